@@ -1,0 +1,1 @@
+"""Reading records: tables and comparisons. Nothing here starts a process."""

@@ -1,0 +1,106 @@
+"""The one value everything else is a function of: a cell, frozen and typed.
+
+Hydra composes dictionaries; they become this tree once, at the border, and nothing behind it ever sees a DictConfig. The surprise: a cell holds
+no paths of a run and no times, so that two equal cells have equal hashes on any machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Algorithm = Literal["none", "nextn", "dspark"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineSpec:
+    name: Literal["ling", "sglang", "attach"] = "ling"
+    num_threads: int = 1
+    max_running_requests: int = 8
+    context_length: int | None = None
+    dtype: str = "float32"
+    extra_args: tuple[str, ...] = ()
+    ready_timeout_s: float = 120.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSpec:
+    name: str
+    path: str
+    tokenizer_path: str | None = None
+    revision: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeculationSpec:
+    algorithm: Algorithm = "none"
+    num_steps: int | None = None
+    num_draft_tokens: int | None = None
+    block_size: int | None = None
+    verify_mode: str | None = None
+
+    @property
+    def window(self) -> int:
+        """Rows the target verifies per step (decisions: W = 1, steps + 1, or block + 1)."""
+        if self.algorithm == "none":
+            return 1
+        drafts = self.num_steps if self.algorithm == "nextn" else self.block_size
+        assert drafts is not None
+        return drafts + 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadSpec:
+    name: str
+    dataset_name: str = "sharegpt"
+    dataset_path: str | None = None
+    num_prompts: int = 16
+    input_len: int | None = None
+    output_len: int = 64
+    max_concurrency: int = 1
+    warmup_prompts: int = 2
+    seed: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskSpec:
+    name: Literal["none", "gsm8k"] = "none"
+    data_path: str | None = None
+    num_questions: int = 50
+    num_shots: int = 5
+    max_new_tokens: int = 512
+    parallel: int = 1
+    floor: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateSpec:
+    mode: Literal["strict", "off"] = "strict"
+    parity_prompts: int = 4
+    parity_tokens: int = 256
+    pollution_requests: int = 4
+    near_tie: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangeSpec:
+    """What the author of a candidate declares about it (decisions, section 2)."""
+
+    rounding: Literal["preserved", "declared"] | None = None
+    reason: str | None = None
+    accept_bound: float = 0.05
+    expect: Literal["faster", "equal"] = "faster"
+    equal_margin: float = 0.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellSpec:
+    engine: EngineSpec
+    model: ModelSpec
+    speculation: SpeculationSpec
+    workload: WorkloadSpec
+    task: TaskSpec
+    gate: GateSpec
+    change: ChangeSpec = field(default_factory=ChangeSpec)
+    env: dict[str, str] = field(default_factory=dict)
+    kernels: dict[str, str] = field(default_factory=dict)

@@ -1,0 +1,1 @@
+"""Scored tasks, each from a local file."""

@@ -1,0 +1,1 @@
+"""What runs one step: the path from token ids to committed tokens."""

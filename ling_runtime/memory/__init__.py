@@ -1,0 +1,1 @@
+"""Per-request memory: slots, paged latent cache, recurrent state."""

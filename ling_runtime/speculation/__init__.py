@@ -1,0 +1,1 @@
+"""Proposing tokens ahead of the target, and accepting them exactly."""

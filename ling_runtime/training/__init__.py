@@ -1,0 +1,1 @@
+"""Making the miniature: problems, tokenizer, a differentiable forward, pretraining and draft training."""
