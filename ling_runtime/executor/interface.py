@@ -1,0 +1,108 @@
+"""What the engine asks of an executor, and what it gets back; nothing here imports torch.
+
+The engine schedules requests and knows nothing of tensors; the executor computes steps and knows nothing of text,
+stop strings or HTTP. Everything they say to each other is in this file, so either side can be replaced alone: the
+server's tests run on a fake executor in plain Python. The surprise: a decode step returns several tokens per request
+(the accepted prefix and the bonus token), and it is the engine that drops those past a stop or the length limit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowSampling:
+    """How one request's rows are sampled: temperature 0 is greedy, top_k -1 is off, the seed is the request's own."""
+
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    seed: int
+
+
+@dataclass(frozen=True)
+class TokenLogprob:
+    """One token's natural-log probability under the unscaled logits, and the alternatives at its position, best first.
+
+    `top` holds (logprob, token) pairs, as many as the request asked for.
+    """
+
+    logprob: float
+    token: int
+    top: tuple[tuple[float, int], ...]
+
+
+@dataclass(frozen=True)
+class StepOutput:
+    """One decode step of one request: accepted drafts and then the bonus token, so there is always at least one token.
+
+    `logprobs` has one entry per token, or is None when the request asked for none.
+    """
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] | None
+    correct_drafts: int
+    proposed_drafts: int
+
+
+@dataclass(frozen=True)
+class PrefillOutput:
+    """One chunk of a prompt; the chunk that ends the prompt has `done` set and carries the first sampled token.
+
+    `prompt_logprobs` covers the prompt tokens scored by this chunk, from the position given at admission on.
+    """
+
+    done: bool
+    token: int | None
+    logprob: TokenLogprob | None
+    prompt_logprobs: tuple[TokenLogprob, ...] | None
+
+
+class Executor(Protocol):
+    """A model with its state pools; every method is called from the one engine thread.
+
+    `window` is the number of rows a decode step verifies per request: 1 without speculation.
+    """
+
+    max_context: int
+    vocab_size: int
+    window: int
+
+    def can_admit(self, prompt_tokens: int, max_new_tokens: int) -> bool:
+        """Whether a slot and the pages of the worst case are free now."""
+
+    def admit(
+        self,
+        prompt: Sequence[int],
+        max_new_tokens: int,
+        sampling: RowSampling,
+        *,
+        logprobs: int | None,
+        prompt_logprobs_from: int | None,
+    ) -> int:
+        """Reserve what the request needs and return its slot.
+
+        `logprobs` is the number of alternatives beside each output token (None: no logprobs at all);
+        `prompt_logprobs_from` is the first prompt position whose token is scored (None: none).
+        """
+
+    def prefill(self, slot: int) -> PrefillOutput:
+        """Compute the next chunk of the slot's prompt."""
+
+    def decode(self, slots: Sequence[int]) -> dict[int, StepOutput]:
+        """One verify step for all the slots, each of which has finished its prefill."""
+
+    def release(self, slot: int) -> None:
+        """Give back the slot and its pages, at any point after admission."""
+
+    def kernel_report(self) -> list[dict[str, Any]]:
+        """Rows of `operator`, `variant`, `numerics` and `calls`, counted since the last reset."""
+
+    def reset_counters(self) -> None:
+        """Set the call counts to zero."""
