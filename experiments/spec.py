@@ -1,7 +1,7 @@
 """The one value everything else is a function of: a cell, frozen and typed.
 
-Hydra composes dictionaries; they become this tree once, at the border, and nothing behind it ever sees a DictConfig. The surprise: a cell holds
-no paths of a run and no times, so that two equal cells have equal hashes on any machine.
+Hydra composes dictionaries; they become this tree once, at the border, and nothing behind it ever sees a DictConfig.
+The surprise: a cell holds no paths of a run and no times, so that two equal cells have equal hashes on any machine.
 """
 
 from __future__ import annotations

@@ -1,19 +1,21 @@
 """One engine's HTTP protocol as typed calls; tasks, gates and the supervisor ask through here and nothing else.
 
-The surprise: an answer whose token ids and counts contradict each other is an error and not a generation. Every number of a record rests on
-these counts, and an engine that miscounts must not look fast.
+The surprise: an answer whose token ids and counts contradict each other is an error and not a generation. Every
+number of a record rests on these counts, and an engine that miscounts must not look fast.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import httpx
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from types import TracebackType
 
 Alternatives = tuple[tuple[tuple[float, int], ...], ...]
 TokenLogprobs = tuple[tuple[float | None, int], ...]
