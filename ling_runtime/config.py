@@ -1,7 +1,7 @@
-"""What a Ling checkpoint is: its config.json as a frozen value, refused by name where this runtime would compute something else.
+"""What a Ling checkpoint is: its config.json as a frozen value, refused by name where this runtime would differ.
 
-Field names are the Hugging Face keys. The surprise: `partial_rotary_factor` (0.5 in the published file) describes 64 of 128 dimensions and must not be
-applied again to `qk_rope_head_dim`, and `head_dim` belongs to KDA alone.
+Field names are the Hugging Face keys. The surprise: `partial_rotary_factor` (0.5 in the published file) describes 64 of
+128 dimensions and must not be applied again to `qk_rope_head_dim`, and `head_dim` belongs to KDA alone.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ import dataclasses
 import json
 import logging
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 log = logging.getLogger(__name__)
 
 TILE = 16
-"""Rows of a decode tile: matrix calls and KDA chunks always have this many rows, which is what makes a row's bits independent of its window."""
+"""Rows of a decode tile: matrix calls and KDA chunks always have this many, so a row's bits do not depend on its window."""
 
 
 class ConfigError(ValueError):
@@ -93,22 +95,22 @@ class ModelConfig:
         _require("num_nextn_predict_layers", self.num_nextn_predict_layers, (0, 1))
         if self.num_experts % self.n_group or self.topk_group > self.n_group:
             raise ConfigError(
-                f"n_group={self.n_group}, topk_group={self.topk_group}: groups must divide num_experts={self.num_experts}"
+                f"n_group={self.n_group}: must divide num_experts={self.num_experts}, topk_group at most n_group"
             )
         if self.num_experts_per_tok > self.topk_group * (self.num_experts // self.n_group):
             raise ConfigError(
-                f"num_experts_per_tok={self.num_experts_per_tok}: more than the experts of topk_group={self.topk_group} groups"
+                f"num_experts_per_tok={self.num_experts_per_tok}: exceeds the experts of the chosen groups"
             )
         if self.qk_rope_head_dim % 2:
             raise ConfigError(f"qk_rope_head_dim={self.qk_rope_head_dim}: must be even, RoPE rotates pairs")
         if not -10.0 <= self.kda_lower_bound < 0.0:
             raise ConfigError(
-                f"kda_lower_bound={self.kda_lower_bound}: allowed -10 <= bound < 0, or a {TILE}-row chunk leaves fp32's range"
+                f"kda_lower_bound={self.kda_lower_bound}: allowed -10 <= bound < 0 (fp32 range of a chunk)"
             )
 
     @classmethod
     def from_pretrained(cls, path: str | Path) -> ModelConfig:
-        """Read `path`/config.json. Raises ConfigError when the directory or the file is missing, or a value is not supported."""
+        """Read `path`/config.json; ConfigError when it is missing, malformed or holds a value that is not supported."""
         file = Path(path) / "config.json"
         if not file.is_file():
             raise ConfigError(f"model path {str(path)!r}: no config.json there; expected a local checkpoint directory")
@@ -125,9 +127,7 @@ class ModelConfig:
             if key in raw:
                 _require(key, raw[key], allowed)
         if "quantization_config" in raw:
-            raise ConfigError(
-                "quantization_config: quantised checkpoints are not supported; allowed: bf16 or fp32 weights"
-            )
+            raise ConfigError("quantization_config: quantised weights are not supported; allowed: absent (bf16, fp32)")
         if raw.get("multi_gate") or raw.get("router_type"):
             raise ConfigError("multi_gate / router_type: only the single router gate is supported; allowed: absent")
         _require("architectures", raw.get("architectures"), (["BailingMoeV3ForCausalLM"],))
@@ -164,7 +164,7 @@ class ModelConfig:
 
     @property
     def attention_scale(self) -> float:
-        scale = self.qk_head_dim**-0.5
+        scale: float = self.qk_head_dim**-0.5
         return scale * self.rope_scaling.softmax_scale if self.rope_scaling else scale
 
     def is_mla(self, layer: int) -> bool:
@@ -205,9 +205,12 @@ _SUPPORTED: dict[str, tuple[object, ...]] = {
 }
 _DERIVED = frozenset({"rope_theta", "rope_scaling", "expert_swiglu_limit_list", "share_expert_swiglu_limit_list"})
 _WITHOUT_EFFECT = frozenset(
-    "architectures auto_map dtype torch_dtype transformers_version attention_dropout embedding_dropout output_dropout bos_token_id "
-    "num_key_value_heads qk_head_dim rotary_dim partial_rotary_factor rope_parameters initializer_range use_qk_norm linear_silu "
-    "group_norm_size use_cache max_window_layers scale_router_input seq_aux use_nGPT output_router_logits".split()
+    """
+    architectures auto_map dtype torch_dtype transformers_version attention_dropout embedding_dropout
+    output_dropout bos_token_id num_key_value_heads qk_head_dim rotary_dim partial_rotary_factor
+    rope_parameters initializer_range use_qk_norm linear_silu group_norm_size use_cache
+    max_window_layers scale_router_input seq_aux use_nGPT output_router_logits
+    """.split()
 )
 
 
