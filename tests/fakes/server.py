@@ -1,0 +1,261 @@
+"""A small engine that speaks the protocol and can fail on demand, one `--fault` per way an engine lies or dies.
+
+Run it as a child process: `python tests/fakes/server.py --port P --model-path DIR --served-model-name N [--fault F]`.
+It takes the flags of the real one. The surprise: it sleeps `--step-ms` per verify step, so times are predictable too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import language
+
+FAULTS = {
+    "late": "answers only after 2 s",
+    "hang": "listens and never answers",
+    "errors": "every generation is HTTP 500",
+    "errors_after_ready": "HTTP 500 after the fourth generation",
+    "die_at_start": "prints a message and exits with 7",
+    "die_mid_stream": "kills itself in the third streamed answer",
+    "drop_mid_stream": "closes streams after two chunks and lives on",
+    "zero_tokens": "answers without a token",
+    "wrong_counts": "completion_tokens is one too high",
+    "no_verify_counts": "speculation without spec_verify_ct",
+    "impossible_counts": "one verify step, whatever was accepted",
+    "other_name": "serves under another model name",
+    "speculation_ignored": "runs without the speculation asked for",
+    "kernel_ignored": "kernel variants asked for have zero calls",
+    "other_tokens": "other tokens from position 40 on",
+    "pollute": "other tokens once a sampled request has run, until a flush",
+    "wrong_steps": "reports step times twice as long as they are",
+    "ignore_term": "does not stop on TERM",
+    "grandchild": "starts a grandchild in a session of its own",
+}
+
+
+class Engine:
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.lock = threading.Lock()
+        self.generations = self.streams = self.steps = self.verifies = self.accepted = 0
+        self.polluted = False
+
+    @property
+    def window(self) -> int:
+        asked = self.options.speculative_algorithm is not None and not self.has("speculation_ignored")
+        return self.options.speculative_num_draft_tokens if asked else 1
+
+    def has(self, fault: str) -> bool:
+        return fault in self.options.fault
+
+    def flush(self) -> None:
+        self.polluted = False
+        self.steps = self.verifies = self.accepted = 0
+
+    def server_info(self) -> dict[str, Any]:
+        options = vars(self.options)
+        if self.has("speculation_ignored"):
+            options = options | {k: None for k in options if k.startswith("speculative")}
+        seconds = self.steps * self.options.step_ms / 1e3 * (2 if self.has("wrong_steps") else 1)
+        calls = 0 if self.has("kernel_ignored") else self.generations
+        kernels = dict(pair.split("=") for pair in self.options.kernel)
+        return options | {
+            "internal_states": [{"avg_spec_accept_length": self.accepted / max(1, self.verifies)}],
+            "kernels": [
+                {"operator": op, "variant": variant, "numerics": "bitwise", "calls": calls}
+                for op, variant in kernels.items()
+            ],
+            "steps": {"count": self.steps, "total_s": seconds, "bucket_edges_ms": [1.0], "buckets": [self.steps, 0]},
+        }
+
+    def answer(self, body: dict[str, Any]) -> list[dict[str, Any]]:
+        """Cumulative payloads, one per step."""
+        sampling = body["sampling_params"]
+        prompt = tuple(body["input_ids"]) if "input_ids" in body else language.encode(body["text"])
+        changed = self.has("other_tokens") or (self.has("pollute") and self.polluted)
+        ids = language.continuation(prompt, sampling["max_new_tokens"], salt="changed" if changed else "")
+        text, ids, reason = stopped(language.decode(ids), ids, sampling.get("stop", ()))
+        if sampling.get("temperature", 0.0) > 0:
+            self.polluted = True
+        steps = language.steps(len(ids), self.window) if ids else []
+        return [self.payload(body, prompt, ids[: s.tokens], s.verifies, reason, text) for s in steps]
+
+    def payload(
+        self,
+        body: dict[str, Any],
+        prompt: tuple[int, ...],
+        ids: tuple[int, ...],
+        verifies: int,
+        reason: dict,
+        text: str,
+    ) -> dict[str, Any]:
+        meta: dict[str, Any] = {
+            "id": f"fake-{self.generations}",
+            "finish_reason": reason,
+            "prompt_tokens": len(prompt),
+            "completion_tokens": len(ids) + self.has("wrong_counts"),
+            "cached_tokens": 0,
+            "weight_version": "default",
+        }
+        if self.window > 1 and not self.has("no_verify_counts"):
+            count = min(verifies, 1) if self.has("impossible_counts") else verifies
+            meta |= {"spec_verify_ct": count, "spec_accept_length": (len(ids) - 1) / max(1, count)}
+        if body.get("return_logprob"):
+            top, start = body.get("top_logprobs_num", 0), body.get("logprob_start_len", -1)
+            meta |= {"output_token_logprobs": language.logprobs(ids), "input_token_logprobs": []}
+            if start >= 0:
+                meta["input_token_logprobs"] = language.logprobs(prompt[start:])
+            if top:
+                meta["output_top_logprobs"] = language.alternatives(ids, top)
+                meta["input_top_logprobs"] = language.alternatives(prompt[start:], top) if start >= 0 else []
+        return {"text": text[: len(ids)], "output_ids": list(ids), "meta_info": meta}
+
+
+def stopped(text: str, ids: tuple[int, ...], stop: list[str] | str) -> tuple[str, tuple[int, ...], dict[str, Any]]:
+    """Text without the first stop string, ids up to and with it."""
+    for string in [stop] if isinstance(stop, str) else stop or ():
+        if string in text:
+            end = text.index(string)
+            return text[:end], ids[: end + len(string)], {"type": "stop", "matched": string}
+    return text, ids, {"type": "length", "length": len(ids)}
+
+
+class Handler(BaseHTTPRequestHandler):
+    engine: Engine
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        print(f"{self.command} {self.path}", flush=True)
+
+    def do_GET(self) -> None:
+        if self.engine.has("hang"):
+            time.sleep(3600)
+        options = self.engine.options
+        name = "somebody-else" if self.engine.has("other_name") else options.served_model_name
+        match self.path.split("?")[0]:
+            case "/health" | "/health_generate":
+                self.send({})
+            case "/v1/models":
+                self.send({"object": "list", "data": [{"id": name, "object": "model"}]})
+            case "/model_info" | "/get_model_info":
+                self.send({"model_path": options.model_path, "tokenizer_path": options.model_path})
+            case "/server_info" | "/get_server_info":
+                self.send(self.engine.server_info())
+            case _:
+                self.send({"error": "not found"}, 404)
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}")
+        if self.path.startswith("/flush_cache"):
+            self.engine.flush()
+            self.send({})
+        elif self.path == "/generate":
+            self.generate(body)
+        else:
+            self.send({"error": "not found"}, 404)
+
+    def generate(self, body: dict[str, Any]) -> None:
+        engine = self.engine
+        engine.generations += 1
+        if engine.has("errors") or (engine.has("errors_after_ready") and engine.generations > 4):
+            self.send({"error": "the fake fails on purpose"}, 500)
+            return
+        if engine.has("zero_tokens"):
+            reason = {"type": "stop", "matched": 0}
+            payloads = [engine.payload(body, language.encode(body.get("text", "")), (), 0, reason, "")]
+        else:
+            payloads = engine.answer(body)
+        if body.get("stream"):
+            self.stream(payloads)
+        else:
+            for _ in payloads[1:]:
+                self.step()
+            self.account(payloads[-1])
+            self.send(payloads[-1])
+
+    def step(self) -> None:
+        time.sleep(self.engine.options.step_ms / 1e3)
+        self.engine.steps += 1
+
+    def account(self, payload: dict[str, Any]) -> None:
+        meta = payload["meta_info"]
+        self.engine.verifies += meta.get("spec_verify_ct", 0)
+        self.engine.accepted += meta["completion_tokens"] - 1
+
+    def stream(self, payloads: list[dict[str, Any]]) -> None:
+        self.engine.streams += 1
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.close_connection = True
+        for number, payload in enumerate(payloads):
+            if number:
+                self.step()
+            if number == 2 and self.engine.has("die_mid_stream") and self.engine.streams == 3:
+                print("the fake dies in mid-stream on purpose", flush=True)
+                signal.raise_signal(signal.SIGKILL)
+            if number == 2 and self.engine.has("drop_mid_stream"):
+                return
+            self.wfile.write(f"data: {json.dumps(payload)}\n\n".encode())
+        self.wfile.write(b"data: [DONE]\n\n")
+        self.account(payloads[-1])
+
+    def send(self, payload: dict[str, Any], status: int = 200) -> None:
+        data = json.dumps(payload).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
+def arguments(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model-path", required=True)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--served-model-name", required=True)
+    parser.add_argument("--speculative-algorithm")
+    parser.add_argument("--speculative-num-steps", type=int)
+    parser.add_argument("--speculative-eagle-topk", type=int)
+    parser.add_argument("--speculative-num-draft-tokens", type=int)
+    parser.add_argument("--max-running-requests", type=int, default=8)
+    parser.add_argument("--context-length", type=int)
+    parser.add_argument("--random-seed", type=int)
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--num-threads", type=int, default=1)
+    parser.add_argument("--kernel", action="append", default=[])
+    parser.add_argument("--fault", action="append", default=[], choices=sorted(FAULTS))
+    parser.add_argument("--step-ms", type=float, default=0.2)
+    return parser.parse_args(argv)
+
+
+def main() -> None:
+    options = arguments()
+    engine = Engine(options)
+    if engine.has("die_at_start"):
+        print("the fake dies at start on purpose: out of memory", flush=True)
+        sys.exit(7)
+    if engine.has("ignore_term"):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if engine.has("grandchild"):
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    if engine.has("late"):
+        time.sleep(2.0)
+    Handler.engine = engine
+    print(f"fake engine ready on port {options.port}", flush=True)
+    ThreadingHTTPServer((options.host, options.port), Handler).serve_forever()
+
+
+if __name__ == "__main__":
+    main()
