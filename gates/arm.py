@@ -1,0 +1,101 @@
+"""One side of a comparison: each kind of evidence, or the reason why it is missing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from experiments.clients.generate import ProtocolError
+from gates import canary, probe, state_pollution
+from gates.evidence import CellEvidence, Missing
+from gates.prompts import canary_pool, gate_prompts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from experiments.clients.generate import GenerateClient
+    from experiments.spec import CellSpec
+    from gates.evidence import Accept, Pollution, Probe, TaskAnswers
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    probe: Probe | Missing
+    pollution: Pollution | Missing
+    accept: Accept | Missing
+    task: TaskAnswers | Missing
+
+    def evidence(self) -> CellEvidence:
+        return CellEvidence(
+            probe=found(self.probe),
+            pollution=found(self.pollution),
+            accept=found(self.accept),
+            task=found(self.task),
+        )
+
+
+def stored(evidence: CellEvidence) -> Arm:
+    return Arm(
+        probe=given(evidence.probe, "the baseline has no probe"),
+        pollution=given(evidence.pollution, "the baseline has no pollution run"),
+        accept=given(evidence.accept, "the baseline has no accept length"),
+        task=given(evidence.task, "the baseline answered no task"),
+    )
+
+
+def live(
+    spec: CellSpec,
+    client: GenerateClient,
+    *,
+    reference: Probe | None,
+    accept: Accept | None,
+    task: TaskAnswers | None,
+) -> Arm:
+    """Asks the server. `reference` is the baseline's probe, whose canaries and positions are asked again."""
+    asked = attempt(lambda: ask(spec, client, reference))
+    return Arm(
+        probe=asked,
+        pollution=then(asked, partial(state_pollution.collect, client, requests=spec.gate.pollution_requests)),
+        accept=given(accept, "no accept length"),
+        task=given(task, "no task was run"),
+    )
+
+
+def ask(spec: CellSpec, client: GenerateClient, reference: Probe | None) -> Probe:
+    gate = spec.gate
+    dataset = Path(spec.workload.dataset_path) if spec.workload.dataset_path else None
+    if reference is None:
+        canaries = canary.scan(client, canary_pool(), max_new_tokens=gate.parity_tokens)
+    else:
+        canaries = tuple(prompt for prompt in reference.prompts if prompt.canary)
+    return probe.collect(
+        client,
+        (*gate_prompts(gate.parity_prompts, dataset), *canaries),
+        max_new_tokens=gate.parity_tokens,
+        digest_positions=probe.digest_positions(reference) if reference else None,
+    )
+
+
+def attempt(collect: Callable[[], T]) -> T | Missing:
+    """The one place where a failing server is caught: it becomes evidence that is missing, with the reason."""
+    try:
+        return collect()
+    except ProtocolError as error:
+        return Missing(str(error))
+
+
+def then(first: T | Missing, collect: Callable[[T], S]) -> S | Missing:
+    return first if isinstance(first, Missing) else attempt(lambda: collect(first))
+
+
+def given(value: T | None, reason: str) -> T | Missing:
+    return Missing(reason) if value is None else value
+
+
+def found(value: T | Missing) -> T | None:
+    return None if isinstance(value, Missing) else value
