@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TILE = 16
-"""Rows of a decode tile: matrix calls and KDA chunks always have this many, so a row's bits do not depend on its window."""
+"""Rows of a decode tile. Matrix calls and KDA chunks always have this many: a row's bits do not depend on its window."""
 
 
 class ConfigError(ValueError):
@@ -94,19 +94,13 @@ class ModelConfig:
         _require("router_dtype", self.router_dtype, ("fp32", "bf16"))
         _require("num_nextn_predict_layers", self.num_nextn_predict_layers, (0, 1))
         if self.num_experts % self.n_group or self.topk_group > self.n_group:
-            raise ConfigError(
-                f"n_group={self.n_group}: must divide num_experts={self.num_experts}, topk_group at most n_group"
-            )
+            raise ConfigError(f"n_group={self.n_group}: must divide num_experts, topk_group at most n_group")
         if self.num_experts_per_tok > self.topk_group * (self.num_experts // self.n_group):
-            raise ConfigError(
-                f"num_experts_per_tok={self.num_experts_per_tok}: exceeds the experts of the chosen groups"
-            )
+            raise ConfigError(f"num_experts_per_tok={self.num_experts_per_tok}: exceeds those of topk_group groups")
         if self.qk_rope_head_dim % 2:
             raise ConfigError(f"qk_rope_head_dim={self.qk_rope_head_dim}: must be even, RoPE rotates pairs")
         if not -10.0 <= self.kda_lower_bound < 0.0:
-            raise ConfigError(
-                f"kda_lower_bound={self.kda_lower_bound}: allowed -10 <= bound < 0 (fp32 range of a chunk)"
-            )
+            raise ConfigError(f"kda_lower_bound={self.kda_lower_bound}: allowed -10 <= bound < 0 (fp32 range)")
 
     @classmethod
     def from_pretrained(cls, path: str | Path) -> ModelConfig:

@@ -1,6 +1,6 @@
 """The tensors of a Ling checkpoint: names, shapes, precision and how tensor parallelism splits each of them.
 
-One table serves loading, saving, sharding and counting, so a name exists in one place. The surprise: `q_proj` and `g_proj`
+One table serves loading, saving, sharding and counting. The surprise: `q_proj` and `g_proj`
 name different shapes in KDA and MLA layers, so the table is built per layer kind and never by suffix.
 """
 

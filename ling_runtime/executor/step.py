@@ -1,0 +1,152 @@
+"""One step, eager: draft, verify, accept, commit, extend.
+
+Plain decoding is the same path with a window of one row. The executor knows requests by slot and keeps for each what
+the next step needs: the committed length and the bonus token, which is emitted but not yet in the target's cache.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ling_runtime.executor.interface import PrefillOutput, RowSampling, StepOutput
+from ling_runtime.memory.window import Window
+from ling_runtime.speculation.acceptance import correct_drafts
+from ling_runtime.speculation.sampling import choose, token_logprob
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from ling_runtime.memory.caches import Caches
+    from ling_runtime.model.ling import Ling
+    from ling_runtime.speculation.nextn import NextnProposer
+
+
+@dataclass
+class Slot:
+    """A request in flight. `length` counts committed positions; `bonus` is the token at that position."""
+
+    prompt: list[int]
+    sampling: RowSampling
+    logprobs: int | None
+    prompt_logprobs_from: int | None
+    length: int = 0
+    bonus: int = -1
+
+
+class StepExecutor:
+    """Satisfies `interface.Executor`; `proposer` None means a window of one row."""
+
+    def __init__(
+        self, model: Ling, caches: Caches, proposer: NextnProposer | None, *, max_context: int, chunk: int
+    ) -> None:
+        self.max_context, self.vocab_size = max_context, model.config.vocab_size
+        self.window = 1 + (proposer.steps if proposer else 0)
+        self._model, self._caches, self._proposer, self._chunk = model, caches, proposer, chunk
+        self._slots: dict[int, Slot] = {}
+
+    def can_admit(self, prompt_tokens: int, max_new_tokens: int) -> bool:
+        return self._caches.can_reserve(self._worst_case(prompt_tokens, max_new_tokens))
+
+    def admit(
+        self,
+        prompt: Sequence[int],
+        max_new_tokens: int,
+        sampling: RowSampling,
+        *,
+        logprobs: int | None,
+        prompt_logprobs_from: int | None,
+    ) -> int:
+        slot = self._caches.reserve(self._worst_case(len(prompt), max_new_tokens))
+        self._slots[slot] = Slot(list(prompt), sampling, logprobs, prompt_logprobs_from)
+        return slot
+
+    @torch.inference_mode()
+    def prefill(self, slot: int) -> PrefillOutput:
+        request = self._slots[slot]
+        start, prompt = request.length, request.prompt
+        rows = min(self._chunk, len(prompt) - start)
+        window = self._window_of([slot], rows)
+        hidden = self._forward(window, self._tensor(prompt[start : start + rows]))
+        request.length += rows
+        accepted = self._tensor([rows])
+        self._caches.recurrent.commit(window, accepted)
+        scored = self._prompt_logprobs(request, hidden, start, rows)
+        token, logprob = None, None
+        if request.length == len(prompt):
+            logits = self._model.logits(hidden[rows - 1 : rows])
+            token = int(choose(logits, [request.sampling], self._tensor([request.length])))
+            request.bonus = token
+            if request.logprobs is not None:
+                logprob = token_logprob(logits[0], token, request.logprobs)
+        if self._proposer:
+            following = [*prompt[start + 1 : start + rows + 1], *([] if token is None else [token])]
+            self._proposer.extend(window, self._tensor([following]), hidden, accepted)
+        return PrefillOutput(token is not None, token, logprob, scored)
+
+    @torch.inference_mode()
+    def decode(self, slots: Sequence[int]) -> dict[int, StepOutput]:
+        requests = [self._slots[slot] for slot in slots]
+        window = self._window_of(slots, self.window)
+        ids = self._tensor([[request.bonus] for request in requests])
+        drafts = self._proposer.propose(window) if self._proposer else ids[:, :0]
+        hidden = self._forward(window, torch.cat([ids, drafts], dim=1).flatten())
+        logits = self._model.logits(hidden[: window.real_rows])
+        sampling = [request.sampling for request in requests for _ in range(self.window)]
+        choices = choose(logits, sampling, window.positions.flatten() + 1).view(window.batch, -1)
+        accepted = correct_drafts(drafts, choices) + 1
+        self._caches.recurrent.commit(window, accepted)
+        if self._proposer:
+            self._proposer.extend(window, choices, hidden, accepted)
+        outputs = {}
+        counts, tokens = accepted.tolist(), choices.tolist()
+        for i, (slot, request) in enumerate(zip(slots, requests, strict=True)):
+            emitted = tokens[i][: counts[i]]
+            request.length += counts[i]
+            request.bonus = emitted[-1]
+            logprobs = self._logprobs(request, logits[i * self.window :], emitted)
+            outputs[slot] = StepOutput(tuple(emitted), logprobs, counts[i] - 1, self.window - 1)
+        return outputs
+
+    def release(self, slot: int) -> None:
+        del self._slots[slot]
+        self._caches.release(slot)
+
+    def kernel_report(self) -> list[dict[str, Any]]:
+        return self._model.kernels.report()
+
+    def reset_counters(self) -> None:
+        self._model.kernels.reset()
+
+    def _forward(self, window: Window, ids: Tensor) -> Tensor:
+        return self._model(ids, self._caches.begin(window))
+
+    def _window_of(self, slots: Sequence[int], rows: int) -> Window:
+        starts = tuple(self._slots[slot].length for slot in slots)
+        return Window(slots=tuple(slots), starts=starts, rows=rows, device=self._model.device)
+
+    def _worst_case(self, prompt_tokens: int, max_new_tokens: int) -> int:
+        """Positions a request can touch: the last step may write a whole window past the last token it keeps."""
+        return prompt_tokens + max_new_tokens + self.window
+
+    def _logprobs(self, request: Slot, logits: Tensor, tokens: list[int]) -> tuple[Any, ...] | None:
+        if request.logprobs is None:
+            return None
+        return tuple(token_logprob(logits[i], token, request.logprobs) for i, token in enumerate(tokens))
+
+    def _prompt_logprobs(self, request: Slot, hidden: Tensor, start: int, rows: int) -> tuple[Any, ...] | None:
+        """Scores of the prompt tokens that follow this chunk's rows, from the position asked for."""
+        if request.prompt_logprobs_from is None:
+            return None
+        first = max(request.prompt_logprobs_from - 1 - start, 0)
+        last = min(rows, len(request.prompt) - 1 - start)
+        logits = self._model.logits(hidden[first:last]) if first < last else hidden[:0]
+        following = request.prompt[start + first + 1 : start + last + 1]
+        return tuple(token_logprob(logits[i], token, request.logprobs or 0) for i, token in enumerate(following))
+
+    def _tensor(self, values: list[int] | list[list[int]]) -> Tensor:
+        return torch.tensor(values, dtype=torch.int64, device=self._model.device)

@@ -1,0 +1,71 @@
+"""Recurrent and convolution state of every request slot, changed only by commit.
+
+A pass reads the committed state and stages; `commit` takes the accepted prefix. The surprise: nothing is rolled back,
+because nothing was written. What lies past the accepted prefix is masked to zero, so two rejected tails leave equal
+bytes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from ling_runtime.config import TILE, ModelConfig
+from ling_runtime.ops.kda import KdaStaged, KdaState
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ling_runtime.memory.window import Window
+
+
+class RecurrentPool:
+    """State of `slots` requests (slot 0 is for padding) over all KDA layers of one model."""
+
+    def __init__(self, config: ModelConfig, slots: int, *, dtype: torch.dtype, device: torch.device) -> None:
+        layers, heads, width = len(config.layers(mla=False)), config.num_attention_heads, config.head_dim
+        wide = torch.float64 if dtype == torch.float64 else torch.float32
+        taps = config.short_conv_kernel_size
+        self._conv = torch.zeros(layers, slots, taps - 1, 3 * heads * width, dtype=dtype, device=device)
+        self._ring = torch.zeros(layers, slots, TILE, heads, 4 * width + 1, dtype=wide, device=device)
+        self._state = torch.zeros(layers, slots, heads, width, width, dtype=wide, device=device)
+        self._staged: list[KdaStaged] = []
+
+    def read(self, layer: int, window: Window) -> KdaState:
+        """Committed state of the window's requests in KDA layer `layer` (counted among KDA layers)."""
+        index = window.slot_index
+        return KdaState(self._conv[layer][index], self._ring[layer][index], self._state[layer][index])
+
+    def stage(self, layer: int, staged: KdaStaged) -> None:
+        assert layer == len(self._staged), "layers stage in order, once per pass"
+        self._staged.append(staged)
+
+    def commit(self, window: Window, accepted: Tensor) -> None:
+        """Advance each request by accepted [B] >= 1 rows of the staged window."""
+        staged, self._staged = self._staged, []
+        batch, index = torch.arange(window.batch, device=accepted.device), window.slot_index
+        conv = torch.stack([s.conv for s in staged])
+        taps = self._conv.shape[2]
+        kept = accepted[:, None] + torch.arange(taps, device=accepted.device)
+        self._conv[:, index] = conv[:, batch[:, None], kept]
+        length = window.start_index % TILE + accepted
+        boundary = length // TILE
+        self._state[:, index] = torch.stack([s.states for s in staged])[:, batch, boundary]
+        grid = torch.stack([s.grid for s in staged])
+        open_chunk = grid[:, batch, boundary.clamp(max=window.chunks - 1)]
+        alive = torch.arange(TILE, device=accepted.device) < (length - boundary * TILE)[:, None]
+        self._ring[:, index] = torch.where(alive[:, :, None, None], open_chunk, 0)
+
+    def discard(self) -> None:
+        """Forget a staged window (a pass that is not committed)."""
+        self._staged = []
+
+    def clear(self, slot: int) -> None:
+        """A new request starts from zeros; whatever the last one left must not reach it."""
+        for pool in (self._conv, self._ring, self._state):
+            pool[:, slot] = 0
+
+    def snapshot(self, slot: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Copies of (conv, ring, state) of one slot, for tests and reports."""
+        return self._conv[:, slot].clone(), self._ring[:, slot].clone(), self._state[:, slot].clone()

@@ -1,0 +1,68 @@
+"""The two attention layers: KDA (recurrent) and gated MLA (latent cache), each one projection in, one out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from ling_runtime.ops.kda import KdaWeights
+from ling_runtime.ops.mla import MlaWeights
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ling_runtime.config import ModelConfig
+    from ling_runtime.memory.caches import Pass
+    from ling_runtime.model.packing import Packer
+    from ling_runtime.ops.registry import Kernels
+
+
+class KdaAttention:
+    """`index` counts KDA layers, which is how the state pool is ordered."""
+
+    def __init__(self, config: ModelConfig, weights: Packer, index: int, kernels: Kernels) -> None:
+        heads, width = config.num_attention_heads, config.head_dim
+        self._index = index
+        self._linear, self._window = kernels["linear"], kernels["kda_window"]
+        self._in = weights.stack(*(f"{x}_proj" for x in "qkvfgb"))
+        self._out = weights("o_proj.weight")
+        self._weights = KdaWeights(
+            conv=torch.cat([weights.wide(f"{x}_conv1d.weight").squeeze(1) for x in "qkv"]),
+            decay=weights.wide("A_log").exp().view(heads, 1),
+            dt_bias=weights.wide("dt_bias").view(heads, width),
+            o_norm=weights("o_norm.weight"),
+            lower_bound=config.kda_lower_bound,
+            eps=config.rms_norm_eps,
+        )
+
+    def __call__(self, x: Tensor, pass_: Pass) -> Tensor:
+        pool = pass_.recurrent
+        state = pool.read(self._index, pass_.window)
+        o, staged = self._window(self._linear(x, self._in), pass_.window, self._weights, state)
+        pool.stage(self._index, staged)
+        return self._linear(o, self._out)  # type: ignore[no-any-return]
+
+
+class MlaAttention:
+    """`index` counts cache layers; `kv_b_proj` is split per head into the key and value halves."""
+
+    def __init__(self, config: ModelConfig, weights: Packer, index: int, rope: Tensor, kernels: Kernels) -> None:
+        heads, nope = config.num_attention_heads, config.qk_nope_head_dim
+        self._index = index
+        self._linear, self._window = kernels["linear"], kernels["mla_window"]
+        self._in = weights.stack("q_proj", "kv_a_proj_with_mqa", "g_proj")
+        self._out = weights("dense.weight")
+        up = weights("kv_b_proj.weight").view(heads, nope + config.v_head_dim, config.kv_lora_rank)
+        self._weights = MlaWeights(
+            kv_norm=weights("kv_a_layernorm.weight"),
+            key_up=up[:, :nope].contiguous(),
+            value_up=up[:, nope:].transpose(1, 2).contiguous(),
+            rope=rope,
+            scale=config.attention_scale,
+            eps=config.rms_norm_eps,
+        )
+
+    def __call__(self, x: Tensor, pass_: Pass) -> Tensor:
+        o = self._window(self._linear(x, self._in), pass_.latent_view(self._index), self._weights)
+        return self._linear(o, self._out)  # type: ignore[no-any-return]

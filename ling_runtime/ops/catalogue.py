@@ -1,0 +1,7 @@
+"""The list of operator files: importing this registers every variant."""
+
+from __future__ import annotations
+
+from ling_runtime.ops import head, kda, linear, mla, moe, norm, router
+
+__all__ = ["head", "kda", "linear", "mla", "moe", "norm", "router"]
