@@ -19,7 +19,12 @@ class EngineSpec:
     max_running_requests: int = 8
     context_length: int | None = None
     dtype: str = "float32"
+    device: str = "cpu"
+    random_seed: int = 0
+    command: tuple[str, ...] = ()
+    """Program that takes the engine's flags; empty: the engine's own."""
     extra_args: tuple[str, ...] = ()
+    """Appended verbatim."""
     ready_timeout_s: float = 120.0
 
 
@@ -59,7 +64,10 @@ class WorkloadSpec:
     output_len: int = 64
     max_concurrency: int = 1
     warmup_prompts: int = 2
+    num_shots: int = 5
+    """Worked examples before each generated question; only where dataset_path is not given."""
     seed: int = 1
+    timeout_s: float = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)

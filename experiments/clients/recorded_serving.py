@@ -1,0 +1,123 @@
+"""SGLang's own load client, run unchanged, with a note taken of every answer it reads.
+
+`python -m experiments.clients.recorded_serving REQUESTS GO [client arguments]` is `python -m sglang.benchmark.serving
+[client arguments]` plus one line of JSON per request in REQUESTS, because the client drops `spec_verify_ct`. The notes
+are taken where it parses a chunk (two assignments and a clock read), so what it measures and writes stays its own. The
+surprise: it imports for many seconds, so it is started early and waits for the file GO before it begins.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import hashlib
+import importlib.util
+import json
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from typing import TextIO
+
+GO_POLL_S = 0.02
+
+
+@dataclass
+class Answer:
+    """What came back for one request so far."""
+
+    meta: dict[str, Any] = field(default_factory=dict)
+    stamps: list[tuple[float, int]] = field(default_factory=list)
+    """(perf_counter, cumulative completion tokens) per chunk."""
+
+    def note(self, chunk: dict[str, Any]) -> None:
+        if meta := chunk.get("meta_info"):
+            self.meta = meta
+            self.stamps.append((time.perf_counter(), meta.get("completion_tokens", 0)))
+
+
+_current: contextvars.ContextVar[Answer] = contextvars.ContextVar("current")
+"""Each request is an asyncio task of its own and so has a context of its own."""
+
+
+class Recorder:
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._count = 0
+
+    def around(self, request: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        """The client's request function, with a line written after each return."""
+
+        async def recorded(request_func_input: Any, pbar: Any = None) -> Any:
+            index, self._count = self._count, self._count + 1
+            answer = Answer()
+            _current.set(answer)
+            output = await request(request_func_input=request_func_input, pbar=pbar)
+            self._out.write(json.dumps(line(index, request_func_input, output, answer)) + "\n")
+            self._out.flush()
+            return output
+
+        return recorded
+
+
+def line(index: int, asked: Any, output: Any, answer: Answer) -> dict[str, Any]:
+    """Times are the client's own figures; counts are the engine's."""
+    prompt = asked.prompt if isinstance(asked.prompt, str) else json.dumps(asked.prompt)
+    return {
+        "index": index,
+        "id": answer.meta.get("id"),
+        "prompt_sha256": hashlib.sha256(prompt.encode()).hexdigest(),
+        "asked_tokens": asked.output_len,
+        "prompt_tokens": answer.meta.get("prompt_tokens"),
+        "completion_tokens": answer.meta.get("completion_tokens"),
+        "spec_verify_ct": answer.meta.get("spec_verify_ct"),
+        "finish_reason": answer.meta.get("finish_reason"),
+        "success": output.success,
+        "error": output.error,
+        "ttft_s": output.ttft,
+        "latency_s": output.latency,
+        "stamps": [(round(stamp - output.start_time, 6), tokens) for stamp, tokens in answer.stamps],
+    }
+
+
+def tapped(loads: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    def loads_and_note(raw: bytes) -> Any:
+        chunk = loads(raw)
+        if answer := _current.get(None):
+            answer.note(chunk)
+        return chunk
+
+    return loads_and_note
+
+
+def define_torchvision_schemas() -> object:
+    """SGLang's configs import torchvision, whose registry build wants these two operators; a CPU torch has none."""
+    import torch  # noqa: PLC0415 - the order matters: before torchvision
+
+    library = torch.library.Library("torchvision", "DEF")
+    for operator in ("nms", "qnms"):
+        library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    return library
+
+
+def main() -> None:
+    requests, go, arguments = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
+    library = define_torchvision_schemas() if importlib.util.find_spec("torchvision") else None
+    from sglang.benchmark import serving  # noqa: PLC0415 - only after the schemas
+
+    while not go.exists():
+        time.sleep(GO_POLL_S)
+    with requests.open("w") as out:
+        serving.orjson = SimpleNamespace(loads=tapped(serving.orjson.loads))
+        serving.ASYNC_REQUEST_FUNCS["sglang"] = Recorder(out).around(serving.ASYNC_REQUEST_FUNCS["sglang"])
+        sys.argv = ["sglang.benchmark.serving", *arguments]
+        serving.cli_main()
+    del library  # kept alive until here: its schemas vanish with it
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""A command line with its environment, as a value: the same one is shown in a dry run, filed, and executed.
+
+The surprise: `env` holds only what we set. The child also inherits the driver's environment, which the record's
+environment summary describes.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Command:
+    argv: tuple[str, ...]
+    env: dict[str, str] = field(default_factory=dict)
+
+    def shell(self) -> str:
+        """One line that can be pasted into a shell."""
+        settings = [f"{name}={shlex.quote(value)}" for name, value in self.env.items()]
+        return " ".join([*(["env", *settings] if settings else []), shlex.join(self.argv)])
+
+    def full_env(self) -> dict[str, str]:
+        return {**os.environ, **self.env}
