@@ -1,0 +1,180 @@
+"""The server's command line as one frozen value, spelled as SGLang spells it.
+
+The surprise: nothing is guessed. An unknown flag is an error that names the nearest known one, never a warning,
+because a server that starts without the change under test is a perfect A/A.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import difflib
+import random
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NoReturn
+
+from ling_runtime import flags
+from ling_runtime.config import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerConfig:
+    """Resolved arguments; `/server_info` shows each under its own name."""
+
+    model_path: str
+    tokenizer_path: str
+    served_model_name: str
+    host: str = "127.0.0.1"
+    port: int = 30000
+    """0: any free port, named in the start-up line."""
+    context_length: int | None = None
+    """None: the checkpoint's `max_position_embeddings`."""
+    max_running_requests: int = 8
+    chunked_prefill_size: int = 512
+    """Prompt tokens computed between two decode steps; -1: whole prompts."""
+    random_seed: int = 0
+    """Seeds the seeds of requests that bring none."""
+    dtype: str = "float32"
+    device: str = "cpu"
+    num_threads: int | None = None
+    """Intra-op threads of torch; None: torch's own choice."""
+    kernels: dict[str, str] = field(default_factory=dict)
+    """Operator to variant, where not the reference."""
+    speculative_algorithm: str | None = None
+    speculative_num_steps: int | None = None
+    speculative_eagle_topk: int | None = None
+    speculative_num_draft_tokens: int | None = None
+    """Rows of the verify window: steps + 1."""
+    chat_template: str | None = None
+    weight_version: str = "default"
+    log_level: str = "info"
+    without_effect: tuple[str, ...] = ()
+    """Flags of SGLang that were given and change nothing here."""
+
+    def __post_init__(self) -> None:
+        _at_least("--port", self.port, 0)
+        _at_least("--max-running-requests", self.max_running_requests, 1)
+        if self.context_length is not None:
+            _at_least("--context-length", self.context_length, 2)
+        if self.num_threads is not None:
+            _at_least("--num-threads", self.num_threads, 1)
+        if self.chunked_prefill_size != -1:
+            _at_least("--chunked-prefill-size", self.chunked_prefill_size, 1)
+
+    def to_json(self) -> dict[str, object]:
+        return dataclasses.asdict(self)
+
+
+def parse(arguments: Sequence[str]) -> ServerConfig:
+    """Read a command line; ConfigError names the flag, its value and what is allowed."""
+    given, unknown = _parser().parse_known_args(arguments)
+    if unknown:
+        raise ConfigError(_unknown(unknown[0]))
+    values = {key: value for key, value in vars(given).items() if value is not None}
+    values["without_effect"] = tuple(dict.fromkeys(values.pop("without_effect", ())))
+    values["kernels"] = _kernels(values.pop("kernel", ()))
+    values.setdefault("tokenizer_path", values["model_path"])
+    values.setdefault("served_model_name", values["model_path"])
+    values.setdefault("random_seed", random.SystemRandom().getrandbits(30))
+    return ServerConfig(**values | _speculation(values))
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Without argparse's page of usage, which would bury the message."""
+        raise ConfigError(message)
+
+
+class _WithoutEffect(argparse.Action):
+    """Notes the flag; its value is not kept, because nothing reads it."""
+
+    def __call__(self, _parser: object, namespace: argparse.Namespace, _value: object, flag: str | None = None) -> None:
+        assert flag is not None
+        namespace.without_effect = [*(getattr(namespace, "without_effect", None) or ()), flag]
+
+
+def _parser() -> _Parser:
+    parser = _Parser(prog="python -m ling_runtime.server", description="Serve a Ling checkpoint.", allow_abbrev=False)
+    add = parser.add_argument
+    add("--model-path", "--model", required=True, metavar="DIR", help="local checkpoint directory")
+    add("--tokenizer-path", metavar="DIR", help="default: the model path")
+    add("--served-model-name", metavar="NAME", help="default: the model path")
+    add("--host", metavar="ADDRESS")
+    add("--port", type=int, metavar="N", help="0: any free one")
+    add("--context-length", type=int, metavar="N", help="default: the checkpoint's")
+    add("--max-running-requests", type=int, metavar="N")
+    add("--chunked-prefill-size", type=int, metavar="N", help="prompt tokens between two decode steps; -1: all")
+    add("--random-seed", type=int, metavar="N", help="seeds requests that bring no sampling_seed")
+    add("--dtype", choices=("float32", "bfloat16"))
+    add("--device", choices=("cpu", "cuda"))
+    add("--num-threads", type=int, metavar="N", help="intra-op threads of torch")
+    add("--kernel", action="extend", nargs="+", metavar="OP=VARIANT", help="choose an operator's variant; repeatable")
+    add("--speculative-algorithm", choices=("NEXTN",))
+    add("--speculative-num-steps", type=int, metavar="N")
+    add("--speculative-eagle-topk", type=int, metavar="1")
+    add("--speculative-num-draft-tokens", type=int, metavar="N", help="steps + 1")
+    add("--chat-template", metavar="FILE", help="Jinja template instead of the checkpoint's")
+    add("--weight-version", metavar="NAME")
+    add("--log-level", choices=("debug", "info", "warning", "error"))
+    _add_without_effect(parser)
+    return parser
+
+
+def _add_without_effect(parser: argparse.ArgumentParser) -> None:
+    for flag in flags.SWITCHES:
+        parser.add_argument(flag, action=_WithoutEffect, nargs=0, dest="without_effect", help=argparse.SUPPRESS)
+    for flag in flags.VALUES:
+        parser.add_argument(flag, action=_WithoutEffect, dest="without_effect", help=argparse.SUPPRESS)
+    for flag, allowed in flags.ONLY.items():
+        parser.add_argument(flag, action=_WithoutEffect, choices=allowed, dest="without_effect", help=argparse.SUPPRESS)
+
+
+def _unknown(argument: str) -> str:
+    flag = argument.partition("=")[0]
+    known = [option for action in _parser()._actions for option in action.option_strings]  # noqa: SLF001
+    nearest = difflib.get_close_matches(flag, known, n=1, cutoff=0.0)[0]
+    return f"unknown argument {flag}; the nearest known one is {nearest}"
+
+
+def _kernels(pairs: Sequence[str]) -> dict[str, str]:
+    chosen: dict[str, str] = {}
+    for pair in pairs:
+        operator, equals, variant = pair.partition("=")
+        if not (operator and equals and variant):
+            raise ConfigError(f"--kernel {pair}: expected OP=VARIANT")
+        if chosen.setdefault(operator, variant) != variant:
+            raise ConfigError(f"--kernel {pair}: {operator}={chosen[operator]} was given before")
+    return chosen
+
+
+def _speculation(values: dict[str, object]) -> dict[str, object]:
+    """SGLang's defaults and its rule for a chain: draft tokens = steps + 1, the rows of the verify window."""
+    keys = ("speculative_num_steps", "speculative_eagle_topk", "speculative_num_draft_tokens")
+    if "speculative_algorithm" not in values:
+        lost = [_flag(key) for key in keys if key in values]
+        if lost:
+            raise ConfigError(f"{', '.join(lost)}: without a meaning unless --speculative-algorithm is given")
+        return {}
+    steps = values.get("speculative_num_steps", 3)
+    topk = values.get("speculative_eagle_topk", 1)
+    assert isinstance(steps, int)
+    rows = values.get("speculative_num_draft_tokens", steps + 1)
+    _at_least("--speculative-num-steps", steps, 1)
+    if topk != 1:
+        raise ConfigError(f"--speculative-eagle-topk {topk}: drafts are chains here; allowed: 1")
+    if rows != steps + 1:
+        allowed = f"a chain of {steps} steps has {steps + 1} rows; allowed: {steps + 1}"
+        raise ConfigError(f"--speculative-num-draft-tokens {rows}: {allowed}")
+    return dict(zip(keys, (steps, topk, rows), strict=True))
+
+
+def _flag(key: str) -> str:
+    return "--" + key.replace("_", "-")
+
+
+def _at_least(flag: str, value: int, low: int) -> None:
+    if value < low:
+        raise ConfigError(f"{flag} {value}: must be at least {low}")
