@@ -79,6 +79,8 @@ class TaskSpec:
     max_new_tokens: int = 512
     parallel: int = 1
     floor: float | None = None
+    seed: int = 2
+    """Of the generated questions; only where data_path is not given."""
 
 
 @dataclass(frozen=True, kw_only=True)
