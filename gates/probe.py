@@ -45,7 +45,7 @@ def answer(
     """One greedy answer, cold or warm as the server stands."""
     generation = client.generate(
         text=prompt.text,
-        max_new_tokens=prompt.max_new_tokens or max_new_tokens,
+        max_new_tokens=min(max_new_tokens, prompt.max_new_tokens or max_new_tokens),
         temperature=0.0,
         stop=prompt.stop,
         ignore_eos=prompt.ignore_eos,

@@ -52,8 +52,9 @@ def run_load(client: GenerateClient, probe: Probe, requests: int) -> None:
 
 
 def compare(pollution: Pollution, *, required: bool) -> GateResult:
-    if not pollution.before or not pollution.load_requests:
-        return GateResult(name=NAME, status="not_run", required=required, reason="no prompts or no load")
+    if not pollution.load_requests or not pollution.before or not all(output.ids for output in pollution.before):
+        reason = "no load, no prompts or no tokens"
+        return GateResult(name=NAME, status="not_run", required=required, reason=reason)
     loaded = _differences(pollution.before, pollution.after_load)
     flushed = _differences(pollution.before, pollution.after_flush)
     evidence = {"load_requests": pollution.load_requests, "after_load": loaded, "after_flush": flushed}

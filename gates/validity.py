@@ -51,11 +51,11 @@ def accept_faults(speculation: SpeculationSpec, accept: Accept | None) -> Iterat
         yield Fault("impossible_value", f"accept length {accept.length:g} is outside {bounds}")
 
 
-def activation_faults(kernels: Mapping[str, str], calls: Mapping[tuple[str, str], int]) -> Iterator[Fault]:
-    """`kernels` asked for, `calls` as the server counted them by (operator, variant)."""
-    for operator, variant in kernels.items():
-        if calls.get((operator, variant), 0) == 0:
-            yield Fault("inactive", f"kernels.{operator}={variant} was asked for and never called")
+def activation_faults(expected: Mapping[str, object], observed: Mapping[str, object]) -> Iterator[Fault]:
+    """What was asked for, by key of the spec, against what the server proved to run."""
+    for key, asked in expected.items():
+        if observed.get(key) != asked:
+            yield Fault("inactive", f"{key}={asked} was asked for; active: {observed.get(key)}")
 
 
 def gate_faults(gates: Sequence[GateResult]) -> Iterator[Fault]:
