@@ -103,7 +103,7 @@ class LatentView:
 
     def read(self, request: int) -> Tensor:
         """[n, PAGE, width] pages of the request's context and new rows."""
-        return self.rows[self.places.visible[request]]
+        return self.rows.index_select(0, self.places.visible[request])
 
     def limits(self, request: int) -> Tensor:
         """[T] last position each new row may see: its own."""

@@ -35,7 +35,7 @@ class RecurrentPool:
     def read(self, layer: int, window: Window) -> KdaState:
         """Committed state of the window's requests in KDA layer `layer` (counted among KDA layers)."""
         index = window.slot_index
-        return KdaState(self._conv[layer][index], self._ring[layer][index], self._state[layer][index])
+        return KdaState(*(pool[layer].index_select(0, index) for pool in (self._conv, self._ring, self._state)))
 
     def stage(self, layer: int, staged: KdaStaged) -> None:
         assert layer == len(self._staged), "layers stage in order, once per pass"

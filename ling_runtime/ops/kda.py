@@ -9,13 +9,14 @@ again.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
 
 from ling_runtime.config import TILE
+from ling_runtime.ops.activation import sigmoid, silu
 from ling_runtime.ops.linear import pad_rows
 from ling_runtime.ops.norm import gated_rms_norm, l2_norm, widen
 from ling_runtime.ops.registry import variant
@@ -60,16 +61,17 @@ class KdaStaged:
 def kda_window(projected: Tensor, window: Window, weights: KdaWeights, state: KdaState) -> tuple[Tensor, KdaStaged]:
     """projected [R, 5 H d + H] holding q|k|v|f|g|beta -> (o [R, H d] gated and normed, staging)."""
     heads, width = weights.dt_bias.shape
-    rows = projected[: window.batch * window.rows].view(window.batch, window.rows, -1)
-    raw, f, gate, b = rows.split([3 * heads * width, heads * width, heads * width, heads], dim=-1)
-    conv = torch.cat([state.conv, raw], dim=1)
-    mixed = widen(short_conv(conv, weights.conv).to(projected.dtype)).unflatten(-1, (3, heads, width))
-    packed = pack_rows(mixed, f.unflatten(-1, (heads, width)), b, weights)
+    size = heads * width
+    rows = projected[: window.real_rows].view(window.batch, window.rows, -1)
+    conv = torch.cat([state.conv, rows[..., : 3 * size]], dim=1)
+    mixed = widen(short_conv(conv, weights.conv).to(projected.dtype)).view(*rows.shape[:2], 3, heads, width)
+    packed = pack_rows(mixed, rows[..., 3 * size : 4 * size], rows[..., 5 * size :], weights)
     grid = window.to_grid(state.ring, packed)
     out, states = chunked(grid, state.state, bound=weights.lower_bound, closed=window.closed_chunks)
     o = window.from_grid(out)
-    normed = gated_rms_norm(o, gate.unflatten(-1, (heads, width)), weights.o_norm, weights.eps)
-    return pad_rows(normed.to(projected.dtype).view(-1, heads * width)), KdaStaged(conv, grid, states)
+    gate = rows[..., 4 * size : 5 * size].reshape(o.shape)
+    normed = gated_rms_norm(o, gate, weights.o_norm, weights.eps).to(projected.dtype)
+    return pad_rows(normed.view(-1, size)), KdaStaged(conv, grid, states)
 
 
 def short_conv(source: Tensor, weight: Tensor) -> Tensor:
@@ -80,7 +82,7 @@ def short_conv(source: Tensor, weight: Tensor) -> Tensor:
     total = wide[:, :rows] * weight[:, 0]
     for tap in range(1, taps):
         total = total + wide[:, tap : tap + rows] * weight[:, tap]
-    return F.silu(total)
+    return silu(total)
 
 
 def pack_rows(mixed: Tensor, f: Tensor, b: Tensor, weights: KdaWeights) -> Tensor:
@@ -89,10 +91,19 @@ def pack_rows(mixed: Tensor, f: Tensor, b: Tensor, weights: KdaWeights) -> Tenso
     mixed [B, T, 3, H, d] is the convolved q, k, v. g = bound * sigmoid(exp(A_log) * (f + dt_bias)) is the log decay of
     the safe gate; it lies in (bound, 0) and has no minus sign before exp(A_log).
     """
-    query, key = l2_norm(mixed[:, :, :2]).unbind(2)
-    g = weights.lower_bound * torch.sigmoid(weights.decay * (widen(f) + weights.dt_bias))
-    beta = torch.sigmoid(widen(b)).unsqueeze(-1)
-    return torch.cat([query * key.shape[-1] ** -0.5, key, mixed[:, :, 2], g, beta], dim=-1)
+    heads, width = mixed.shape[3:]
+    normed = l2_norm(mixed[:, :, :2])
+    decay = weights.decay * (widen(f).view(*mixed.shape[:2], heads, width) + weights.dt_bias)
+    return torch.cat(
+        [
+            normed[:, :, 0] * width**-0.5,
+            normed[:, :, 1],
+            mixed[:, :, 2],
+            sigmoid(decay).mul_(weights.lower_bound),
+            sigmoid(widen(b)).unsqueeze(-1),
+        ],
+        dim=-1,
+    )
 
 
 def chunked(grid: Tensor, state: Tensor, *, bound: float, closed: int) -> tuple[Tensor, Tensor]:
@@ -100,32 +111,35 @@ def chunked(grid: Tensor, state: Tensor, *, bound: float, closed: int) -> tuple[
 
     Returns outputs [B, n, 16, H, d] and the states [B, closed + 1, H, d, d] at the start and after each of the first
     `closed` chunks. With G the running sum of g inside a chunk: (I + A) U = beta (V - (e^G K) S), O = (e^G Q) S +
-    tril(Q K^T e^(G_i - G_j)) U, S' = e^G_end S + (e^(G_end - G) K)^T U. The factors of e^(G_i - G_j) are taken around
-    the constant 8 * bound, which fits fp32, and not around a row: later rows must not touch earlier ones.
+    tril(Q K^T e^(G_i - G_j)) U, S' = e^G_end S + (e^(G_end - G) K)^T U. Every exponential is a product of e^(G + c)
+    and its inverse with the constant c = -8 * bound: both fit fp32 since G lies in (16 * bound, 0). A constant and
+    not a row's own G, because a later row must not touch an earlier one.
     """
     batch, chunks, _, heads, packed = grid.shape
-    width = (packed - 1) // 4
-    flat = grid.permute(0, 3, 1, 2, 4).reshape(batch * heads, chunks, TILE, packed)
-    query, key, value, g, beta = flat.split([width, width, width, width, 1], dim=-1)
-    total = g.cumsum(dim=2)
-    decayed, end = total.exp(), total[:, :, -1:]
+    width, streams = (packed - 1) // 4, batch * heads
     half = -bound * TILE / 2
-    spread, gathered = (total + half).exp(), (-half - total).exp()
-    keys_in, keys_out = key * spread, (key * gathered).transpose(2, 3)
-    coupling = beta * (keys_in @ keys_out)
-    causal = ((query * spread) @ keys_out).tril()
-    query_state, key_state, key_end = query * decayed, key * decayed, (key * (end - total).exp()).transpose(2, 3)
-    end_decay = end.exp().transpose(2, 3)
-    current = state.reshape(batch * heads, width, width)
+    flat = grid.permute(1, 0, 3, 2, 4).reshape(chunks * streams, TILE, packed).contiguous()
+    value, beta = flat[..., 2 * width : 3 * width], flat[..., 4 * width :]
+    raised = flat[..., 3 * width : 4 * width].cumsum(dim=1).add_(half).exp_()
+    lowered = flat[..., width : 2 * width] / raised
+    pairs = flat[..., : 2 * width].view(-1, TILE, 2, width) * raised.unsqueeze(2)
+    pairs = pairs.view(-1, 2 * TILE, width)
+    weights = torch.bmm(pairs, lowered.transpose(1, 2)).view(-1, TILE, 2, TILE)
+    causal, coupling = weights[:, :, 0].tril(), weights[:, :, 1] * beta
+    current = state.reshape(streams, width, width)
     outputs, states = [], [current]
     for i in range(chunks):
-        right = beta[:, i] * (value[:, i] - key_state[:, i] @ current)
-        update = torch.linalg.solve_triangular(coupling[:, i], right, upper=False, unitriangular=True)
-        outputs.append(query_state[:, i] @ current + causal[:, i] @ update)
+        one = slice(i * streams, (i + 1) * streams)
+        sunk = current * math.exp(-half)
+        read = torch.bmm(pairs[one], sunk).view(streams, TILE, 2, width)
+        right = (value[one] - read[:, :, 1]).mul_(beta[one])
+        update = torch.linalg.solve_triangular(coupling[one], right, upper=False, unitriangular=True)
+        outputs.append(torch.bmm(causal[one], update).add_(read[:, :, 0]))
         if i < max(closed, chunks - 1):
-            current = end_decay[:, i] * current + key_end[:, i] @ update
+            grown = torch.bmm(lowered[one].transpose(1, 2), update).add_(sunk)
+            current = raised[one, -1].unsqueeze(-1) * grown
             states.append(current)
-    out = torch.stack(outputs, dim=1).view(batch, heads, chunks, TILE, width).permute(0, 2, 3, 1, 4)
+    out = torch.stack(outputs).view(chunks, batch, heads, TILE, width).permute(1, 0, 3, 2, 4)
     return out, torch.stack(states[: closed + 1], dim=1).view(batch, heads, closed + 1, width, width).transpose(1, 2)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ling_runtime.config import TILE
+from ling_runtime.ops.activation import sigmoid
 from ling_runtime.ops.linear import pad_rows, per_head
 from ling_runtime.ops.norm import rms_norm, widen
 from ling_runtime.ops.registry import variant
@@ -45,16 +46,16 @@ def mla_window(projected: Tensor, cache: LatentView, weights: MlaWeights) -> Ten
     heads, nope, rank = weights.key_up.shape
     rope_width = 2 * weights.rope.shape[-1]
     query_width = heads * (nope + rope_width)
-    query, latent, key_rope, gate = projected.split([query_width, rank, rope_width, heads], dim=-1)
+    query, latent, key_rope, gate = projected.split_with_sizes([query_width, rank, rope_width, heads], dim=-1)
     table = pad_rows(weights.rope.index_select(0, cache.positions))
-    query = query.unflatten(-1, (heads, -1))
+    query = query.view(projected.shape[0], heads, -1)
     key = rotate(key_rope, table)
     cache.write(torch.cat([rms_norm(latent, weights.kv_norm, weights.eps), key], dim=-1))
     absorbed = per_head(query[..., :nope], weights.key_up)
     rotated = rotate(query[..., nope:], table.unsqueeze(1))
     context = attend(torch.cat([absorbed, rotated], dim=-1), cache, rank, weights.scale)
     out = per_head(context, weights.value_up)
-    return (out * torch.sigmoid(widen(gate)).to(out.dtype).unsqueeze(-1)).flatten(1)
+    return (out * sigmoid(widen(gate)).to(out.dtype).unsqueeze(-1)).flatten(1)
 
 
 def attend(query: Tensor, cache: LatentView, rank: int, scale: float) -> Tensor:

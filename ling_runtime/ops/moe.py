@@ -13,6 +13,7 @@ import torch
 
 from ling_runtime.config import TILE
 from ling_runtime.ops.activation import swiglu
+from ling_runtime.ops.norm import widen
 from ling_runtime.ops.registry import variant
 
 if TYPE_CHECKING:
@@ -56,18 +57,15 @@ def run_experts(x: Tensor, alignment: Alignment, gate_up: Tensor, down: Tensor, 
     tiles = len(alignment.experts)
     rows = x.new_zeros(tiles * TILE, x.shape[1])
     rows[alignment.places] = x
-    hidden = torch.bmm(rows.view(tiles, TILE, -1), gate_up[alignment.experts].transpose(1, 2))
-    out = torch.bmm(swiglu(hidden, limit), down[alignment.experts].transpose(1, 2))
-    return out.flatten(0, 1)[alignment.places]
+    hidden = torch.bmm(rows.view(tiles, TILE, -1), gate_up.index_select(0, alignment.experts).transpose(1, 2))
+    out = torch.bmm(swiglu(hidden, limit), down.index_select(0, alignment.experts).transpose(1, 2))
+    return out.flatten(0, 1).index_select(0, alignment.places)
 
 
 @variant("moe_combine")
 def combine(out: Tensor, weights: Tensor) -> Tensor:
     """out [R, k, D], weights [R, k] -> [R, D]: a wide sum in slot order, one rounding."""
-    total = out[:, 0] * weights[:, :1]
-    for slot in range(1, weights.shape[1]):
-        total = total + out[:, slot] * weights[:, slot : slot + 1]
-    return total.to(out.dtype)
+    return (widen(out) * weights.unsqueeze(-1)).sum(1).to(out.dtype)
 
 
 PAIR_LIMIT = 64

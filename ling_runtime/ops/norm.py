@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
 
+from ling_runtime.ops.activation import sigmoid
 from ling_runtime.ops.registry import variant
 
 if TYPE_CHECKING:
@@ -21,7 +21,12 @@ def widen(x: Tensor) -> Tensor:
 @variant("rms_norm")
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """x * rsqrt(mean(x^2) + eps) * weight over the last dimension."""
-    return F.rms_norm(widen(x), weight.shape, widen(weight), eps).to(x.dtype)
+    return normalise(widen(x), widen(weight), eps).to(x.dtype)
+
+
+def normalise(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """RMS norm in the precision given (the library's own call is three times slower on a few rows)."""
+    return (x * x.square().mean(-1, keepdim=True).add_(eps).rsqrt_()).mul_(weight)
 
 
 @variant("add_rms_norm")
@@ -33,7 +38,7 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
 
 def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:
     """KDA's output norm, per head over the last dimension, times sigmoid(gate); all in x's (wide) precision."""
-    return F.rms_norm(x, weight.shape, widen(weight), eps) * torch.sigmoid(widen(gate))
+    return normalise(x, widen(weight), eps).mul_(sigmoid(widen(gate)))
 
 
 def l2_norm(x: Tensor, eps: float = 1e-6) -> Tensor:

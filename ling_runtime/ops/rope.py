@@ -30,7 +30,7 @@ def rope_table(config: ModelConfig, length: int) -> Tensor:
 
 def rotate(x: Tensor, table: Tensor) -> Tensor:
     """Rotate x [..., d] by table rows [..., 2, d/2] (broadcast over heads where the table lacks them)."""
-    pairs = widen(x).unflatten(-1, (-1, 2))
+    pairs = widen(x).view(*x.shape[:-1], -1, 2)
     even, odd = pairs[..., 0], pairs[..., 1]
     cos, sin = table[..., 0, :], table[..., 1, :]
     return torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1).flatten(-2).to(x.dtype)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ling_runtime.ops.activation import sigmoid
 from ling_runtime.ops.linear import linear
 from ling_runtime.ops.norm import widen
 from ling_runtime.ops.registry import variant
@@ -45,9 +46,9 @@ def route_bf16(x: Tensor, weights: RouterWeights) -> tuple[Tensor, Tensor]:
 
 def select(logits: Tensor, weights: RouterWeights) -> tuple[Tensor, Tensor]:
     """Grouped top-k of logits [R, E]: best groups by their two best biased scores, then the best experts in them."""
-    scores = torch.sigmoid(logits)
+    scores = sigmoid(logits)
     biased = scores + weights.bias
-    grouped = biased.unflatten(-1, (weights.groups, -1))
+    grouped = biased.view(biased.shape[0], weights.groups, -1)
     group_score = grouped.topk(min(2, grouped.shape[-1]), dim=-1).values.sum(-1)
     order = group_score.argsort(dim=-1, descending=True, stable=True)
     dropped = order[:, weights.kept_groups :].unsqueeze(-1).expand(-1, -1, grouped.shape[-1])
