@@ -1,0 +1,40 @@
+"""Cells of a study side by side, each with its ratio to the baseline.
+
+The surprise: a ratio is there only where both cells are valid. An invalid cell keeps its row and shows its reason in
+place of numbers that somebody might quote.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pandas as pd
+
+from analysis.records import METRICS
+
+FIGURES = [*METRICS, "accuracy"]
+RATIOS = {"tpot_ratio": "mean_tpot_ms", "step_ratio": "step_ms", "throughput_ratio": "output_tok_s"}
+
+
+def compare(records: pd.DataFrame) -> pd.DataFrame:
+    """`records` as `analysis.records.load` gives them, baselines first, with the columns of RATIOS added."""
+    ordered = in_order(records)
+    ordered[FIGURES] = ordered[FIGURES].where(ordered["status"] == "valid")
+    figures = ordered[list(RATIOS.values())].astype(float)
+    named = figures.set_index(pd.MultiIndex.from_frame(ordered[["study", "name"]]))
+    reference = named.reindex(pd.MultiIndex.from_frame(ordered[["study", "baseline"]])).reset_index(drop=True)
+    ratios = {ratio: figures[figure] / reference[figure] for ratio, figure in RATIOS.items()}
+    return ordered.astype({"questions": "Int64"}).assign(**ratios)
+
+
+def in_order(records: pd.DataFrame) -> pd.DataFrame:
+    """By study, the baseline first, then by name."""
+    cells = zip(records["study"], records["role"], records["name"], strict=True)
+    keys = [(study, role != "baseline", natural(name)) for study, role, name in cells]
+    return records.iloc[sorted(range(len(keys)), key=keys.__getitem__)].reset_index(drop=True)
+
+
+def natural(name: str) -> tuple[tuple[int, str], ...]:
+    """dspark-8 before dspark-16: digits compare as numbers."""
+    parts = re.findall(r"\d+|\D+", name)
+    return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in parts)

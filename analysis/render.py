@@ -1,0 +1,87 @@
+"""A comparison as a table for people, and as CSV and JSON for programs.
+
+The surprise: people get rounded figures and the programs get all digits, so two tables may look alike where their JSON
+does not. An accept length that was simulated says so in every format.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import Console
+
+Entry = dict[str, Any]
+
+MARKS = {"pass": "passed", "fail": "FAILED", "not_run": "NOT RUN"}
+
+
+def number(key: str, digits: int, suffix: str = "") -> Callable[[Entry], str]:
+    return lambda entry: "" if pd.isna(entry[key]) else f"{entry[key]:.{digits}f}{suffix}"
+
+
+def accept(entry: Entry) -> str:
+    note = " simulated" if entry["accept_source"] == "simulated" else ""
+    return number("accept_length", 2, note)(entry)
+
+
+def gates(entry: Entry) -> str:
+    """Those that did not pass by name, the rest as a count."""
+    counts = Counter(entry["gates"].values())
+    bad = [f"{name} {MARKS[status]}" for name, status in entry["gates"].items() if status in ("fail", "not_run")]
+    return ", ".join([f"{counts['pass']} passed", *bad]) if counts else ""
+
+
+COLUMNS: dict[str, Callable[[Entry], str]] = {
+    "cell": lambda entry: entry["name"],
+    "status": lambda entry: entry["status"],
+    "verdict": lambda entry: entry["verdict"] or "",
+    "accept": accept,
+    "TPOT ms": number("mean_tpot_ms", 3),
+    "median": number("median_tpot_ms", 3),
+    "TPOT ratio": number("tpot_ratio", 3, "x"),
+    "step ms": number("step_ms", 3),
+    "step ratio": number("step_ratio", 3, "x"),
+    "TTFT ms": number("mean_ttft_ms", 1),
+    "tok/s": number("output_tok_s", 1),
+    "accuracy": number("accuracy", 3),
+    "gates": gates,
+}
+LEFT = ("cell", "status", "verdict", "gates")
+
+
+def to_table(comparison: pd.DataFrame, console: Console) -> None:
+    """One table a study; reasons stand below, where they have room."""
+    for study, cells in comparison.groupby("study", sort=False):
+        table = Table(title=str(study), title_justify="left")
+        for heading in COLUMNS:
+            table.add_column(heading, justify="left" if heading in LEFT else "right", overflow="fold")
+        entries = rows(cells)
+        for entry in entries:
+            table.add_row(*(show(entry) for show in COLUMNS.values()))
+        console.print(table)
+        for entry in entries:
+            if entry["reason"]:
+                console.print(f"{entry['name']}: {entry['reason']}", highlight=False, markup=False)
+
+
+def to_csv(comparison: pd.DataFrame) -> str:
+    flat = comparison.assign(gates=[";".join(f"{k}={v}" for k, v in cell.items()) for cell in comparison["gates"]])
+    return flat.to_csv(index=False, lineterminator="\n")
+
+
+def to_json(comparison: pd.DataFrame) -> str:
+    return json.dumps({"cells": rows(comparison)}, indent=2) + "\n"
+
+
+def rows(comparison: pd.DataFrame) -> list[Entry]:
+    """Plain values, None where there is none."""
+    plain = comparison.astype(object).where(comparison.notna(), None)
+    return [{str(key): value for key, value in entry.items()} for entry in plain.to_dict("records")]
