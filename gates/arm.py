@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from experiments.clients.generate import ProtocolError
@@ -14,6 +13,7 @@ from gates.prompts import canary_pool, gate_prompts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from experiments.clients.generate import GenerateClient
     from experiments.spec import CellSpec
@@ -55,9 +55,10 @@ def live(
     reference: Probe | None,
     accept: Accept | None,
     task: TaskAnswers | None,
+    dataset: Path | None,
 ) -> Arm:
     """Asks the server. `reference` is the baseline's probe, whose canaries and positions are asked again."""
-    asked = attempt(lambda: ask(spec, client, reference))
+    asked = attempt(lambda: ask(spec, client, reference, dataset))
     return Arm(
         probe=asked,
         pollution=then(asked, partial(state_pollution.collect, client, requests=spec.gate.pollution_requests)),
@@ -66,9 +67,8 @@ def live(
     )
 
 
-def ask(spec: CellSpec, client: GenerateClient, reference: Probe | None) -> Probe:
+def ask(spec: CellSpec, client: GenerateClient, reference: Probe | None, dataset: Path | None) -> Probe:
     gate = spec.gate
-    dataset = Path(spec.workload.dataset_path) if spec.workload.dataset_path else None
     if reference is None:
         canaries = canary.scan(client, canary_pool(), max_new_tokens=gate.parity_tokens)
     else:

@@ -60,7 +60,9 @@ def gate_prompts(count: int, dataset: Path | None = None) -> tuple[Prompt, ...]:
     turns = zip_longest(builtin(), local)
     prompts = [prompt for prompt in chain.from_iterable(turns) if prompt is not None]
     if count > len(prompts):
-        raise ValueError(f"gate.parity_prompts={count}: only {len(prompts)} prompts; give workload.dataset_path")
+        raise ValueError(
+            f"gate.parity_prompts={count}: only {len(prompts)} prompts; a workload with more data has more"
+        )
     return tuple(prompts[:count])
 
 
@@ -94,9 +96,9 @@ def few_shot(index: int) -> Prompt:
 
 
 def from_sharegpt(path: Path) -> Iterator[Prompt]:
-    """The first turn of every conversation, cut where it could outgrow a small context."""
+    """The first turn of every conversation; of a long one the end, which holds the question."""
     for index, row in enumerate(json.loads(path.read_text())):
-        yield Prompt(name=f"data-{index}", text=row["conversations"][0]["value"][:MAX_CHARS])
+        yield Prompt(name=f"data-{index}", text=row["conversations"][0]["value"][-MAX_CHARS:])
 
 
 def prompts_hash(prompts: Sequence[Prompt]) -> str:

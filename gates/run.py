@@ -16,6 +16,7 @@ from gates.evidence import CellEvidence, GateResult, Missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from experiments.clients.generate import GenerateClient
     from experiments.spec import CellSpec
@@ -35,21 +36,35 @@ def apply(
     baseline: CellEvidence | None,
     accept: Accept | None,
     task: TaskAnswers | None,
+    dataset: Path | None = None,
     baseline_client: GenerateClient | None = None,
 ) -> tuple[tuple[GateResult, ...], CellEvidence]:
     """Every gate's result, in the order of the table, and the evidence that a later candidate needs.
 
-    `change` None: nothing to compare with. `baseline_client`: a live baseline, which only the lossless gate asks for.
+    `change` None: nothing to compare with. `dataset`: the workload's texts in ShareGPT's form, which prompts are also
+    taken from. `baseline_client`: a live baseline, which only the lossless gate asks for.
     """
     assert (change is None) == (baseline is None), "a change is a difference from a baseline"
-    needs = needs_of(spec, change)
     if spec.gate.mode == "off":
+        needs = needs_of(spec, change)
         return tuple(switched_off(name, need) for name, need in needs.items()), CellEvidence(accept=accept, task=task)
+    reference = baseline.probe if baseline else None
+    theirs = arm.live(spec, client, reference=reference, accept=accept, task=task, dataset=dataset)
+    return judge_all(spec, change, baseline, theirs, baseline_client), theirs.evidence()
+
+
+def judge_all(
+    spec: CellSpec,
+    change: Change | None,
+    baseline: CellEvidence | None,
+    theirs: Arm,
+    baseline_client: GenerateClient | None = None,
+) -> tuple[GateResult, ...]:
+    needs = needs_of(spec, change)
     ours = arm.stored(baseline or CellEvidence())
-    theirs = arm.live(spec, client, reference=baseline.probe if baseline else None, accept=accept, task=task)
     forced = forced_tokens(theirs.probe, baseline_client) if needs["lossless"].required else Missing("not needed")
     pairs = comparisons(spec, ours, theirs, forced, alone=baseline is None)
-    return tuple(judge(name, need, *pairs[name]) for name, need in needs.items()), theirs.evidence()
+    return tuple(judge(name, need, *pairs[name]) for name, need in needs.items())
 
 
 def needs_of(spec: CellSpec, change: Change | None) -> dict[str, Need]:

@@ -31,7 +31,7 @@ def test_a_hundred_prompts_are_all_different(dataset):
 
 
 def test_too_few_prompts_is_an_error_that_names_the_keys():
-    with pytest.raises(ValueError, match=r"gate\.parity_prompts=100: only 24 .* workload\.dataset_path"):
+    with pytest.raises(ValueError, match=r"gate\.parity_prompts=100: only 24 prompts"):
         gate_prompts(100)
 
 
