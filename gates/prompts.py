@@ -39,7 +39,9 @@ WORKED = (
     ("Ben has 5 bags of 14 marbles and loses 13 marbles. How many marbles has he?",
      "Ben starts with 5 * 14 = 70 marbles.\nHe has 70 - 13 = 57 marbles.\n#### 57"),
 )  # fmt: skip
+N = len(WORKED)
 SHOTS = 5
+FEW_SHOT = N * (N - SHOTS) * 3
 TEXTS = (
     "a",
     "The quick brown fox jumps over the lazy dog. " * 12,
@@ -60,9 +62,7 @@ def gate_prompts(count: int, dataset: Path | None = None) -> tuple[Prompt, ...]:
     turns = zip_longest(builtin(), local)
     prompts = [prompt for prompt in chain.from_iterable(turns) if prompt is not None]
     if count > len(prompts):
-        raise ValueError(
-            f"gate.parity_prompts={count}: only {len(prompts)} prompts; a workload with more data has more"
-        )
+        raise ValueError(f"gate.parity_prompts={count}: there are {len(prompts)}; more come from a workload's data")
     return tuple(prompts[:count])
 
 
@@ -75,21 +75,25 @@ def canary_pool() -> tuple[Prompt, ...]:
 
 
 def builtin() -> Iterator[Prompt]:
-    """Two few-shot problems, then one other text, by turns."""
-    for index, text in enumerate(TEXTS):
-        yield few_shot(2 * index)
-        yield few_shot(2 * index + 1)
-        yield Prompt(name=f"text-{index}", text=text)
+    """Two few-shot problems, then one other text, by turns; at the end problems only."""
+    for index in range(FEW_SHOT):
+        yield few_shot(index)
+        if index % 2 and index // 2 < len(TEXTS):
+            yield Prompt(name=f"text-{index // 2}", text=TEXTS[index // 2])
 
 
 def few_shot(index: int) -> Prompt:
-    """Rotates examples and question, and by turns the three ways to end: length, end token, stop string."""
-    rotation = [*WORKED[index % len(WORKED) :], *WORKED[: index % len(WORKED)]]
-    question = rotation[SHOTS + index // len(WORKED)][0]
-    shots = "".join(f"Question: {asked}\nAnswer: {answer}\n\n" for asked, answer in rotation[:SHOTS])
+    """Rotates the examples, then varies the question, then leaves out examples, so that FEW_SHOT are different.
+
+    By turns an answer ends by length, by end token and by stop string.
+    """
+    start, question, left_out = index % N, index // N % (N - SHOTS), index // N // (N - SHOTS)
+    rotation = WORKED[start:] + WORKED[:start]
+    asked = rotation[SHOTS + question][0]
+    shots = "".join(f"Question: {q}\nAnswer: {answer}\n\n" for q, answer in rotation[left_out:SHOTS])
     return Prompt(
         name=f"few-shot-{index}",
-        text=f"{shots}Question: {question}\nAnswer:",
+        text=f"{shots}Question: {asked}\nAnswer:",
         ignore_eos=index % 3 != 1,
         stop=(QUESTION_STOP,) if index % 3 == 2 else (),
     )

@@ -12,7 +12,7 @@ from gates.prompts import WORKED, builtin, canary_pool, gate_prompts, prompts_ha
 
 @pytest.fixture
 def dataset(tmp_path):
-    rows = [{"conversations": [{"value": f"ask {i}" * 900}, {"value": "answer"}]} for i in range(80)]
+    rows = [{"conversations": [{"value": "ask " * 2000 + f"number {i}"}, {"value": "answer"}]} for i in range(80)]
     path = tmp_path / "data.json"
     path.write_text(json.dumps(rows))
     return path
@@ -24,15 +24,15 @@ def test_builtin_and_local_prompts_take_turns(dataset):
 
 
 def test_a_hundred_prompts_are_all_different(dataset):
-    prompts = gate_prompts(100, dataset)
-    assert len({prompt.text for prompt in prompts[:48]}) == 48
-    assert len({prompt.name for prompt in prompts}) == 100
-    assert max(len(prompt.text) for prompt in prompts) <= 4000
+    for prompts in (gate_prompts(100), gate_prompts(100, dataset)):
+        assert len({prompt.text for prompt in prompts}) == 100
+        assert len({prompt.name for prompt in prompts}) == 100
+        assert max(len(prompt.text) for prompt in prompts) <= 4000
 
 
-def test_too_few_prompts_is_an_error_that_names_the_keys():
-    with pytest.raises(ValueError, match=r"gate\.parity_prompts=100: only 24 prompts"):
-        gate_prompts(100)
+def test_too_few_prompts_is_an_error_that_names_the_key():
+    with pytest.raises(ValueError, match=r"gate\.parity_prompts=117: there are 116"):
+        gate_prompts(117)
 
 
 def test_every_way_to_end_is_asked_for():
