@@ -7,6 +7,8 @@ port can therefore never be measured in its place.
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
 import time
 import uuid
 from typing import TYPE_CHECKING, Self
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 POLL_S = 0.1
 PROBE_TIMEOUT_S = 2.0
+DEATH_NOTICE_S = 0.5
+"""How long a death takes to get from the child through its supervisor to us, at most."""
 
 
 class Server:
@@ -66,6 +70,12 @@ class Server:
         if not self.process.alive():
             code = self.process.stop()
             raise LaunchError(f"the server ended with code {code} while it was in use", self.process.tail())
+
+    def blame(self) -> None:
+        """After a failed call: raise LaunchError if it failed because the server died."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(DEATH_NOTICE_S)
+        self.check_alive()
 
     def _problem(self, left_s: float) -> str:
         """Why the server is not ready yet; empty when it is."""

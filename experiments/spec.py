@@ -1,7 +1,8 @@
-"""The one value everything else is a function of: a cell, frozen and typed.
+"""The values everything else is a function of: a cell, and the study that it belongs to; frozen and typed.
 
 Hydra composes dictionaries; they become this tree once, at the border, and nothing behind it ever sees a DictConfig.
-The surprise: a cell holds no paths of a run and no times, so that two equal cells have equal hashes on any machine.
+The schema that refuses misspelt keys is derived from these classes (schema.py). The surprise: a cell holds no run's
+paths and no times, so that two equal cells have equal hashes on any machine; those are the study's.
 """
 
 from __future__ import annotations
@@ -57,15 +58,17 @@ class SpeculationSpec:
 @dataclass(frozen=True, kw_only=True)
 class WorkloadSpec:
     name: str
-    dataset_name: str = "sharegpt"
+    dataset_name: Literal["sharegpt", "random", "random-ids"] = "sharegpt"
     dataset_path: str | None = None
+    """JSON in ShareGPT's form; None: generated word problems."""
     num_prompts: int = 16
     input_len: int | None = None
+    """Tokens; only where dataset_name is random or random-ids."""
     output_len: int = 64
     max_concurrency: int = 1
     warmup_prompts: int = 2
     num_shots: int = 5
-    """Worked examples before each generated question; only where dataset_path is not given."""
+    """Worked examples before each generated question."""
     seed: int = 1
     timeout_s: float = 3600.0
 
@@ -74,13 +77,14 @@ class WorkloadSpec:
 class TaskSpec:
     name: Literal["none", "gsm8k"] = "none"
     data_path: str | None = None
+    """JSONL in GSM8K's form; None: generated word problems."""
     num_questions: int = 50
     num_shots: int = 5
     max_new_tokens: int = 512
     parallel: int = 1
     floor: float | None = None
     seed: int = 2
-    """Of the generated questions; only where data_path is not given."""
+    """Of the generated questions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,3 +118,32 @@ class CellSpec:
     change: ChangeSpec = field(default_factory=ChangeSpec)
     env: dict[str, str] = field(default_factory=dict)
     kernels: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackingSpec:
+    enabled: bool = True
+    uri: str | None = None
+    """MLflow's; None: SQLite in output_dir."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineSpec:
+    pin_cores: bool = True
+    """Server on the first `engine.num_threads` cores, client on the others."""
+    lock: str | None = None
+    """Lock file of "one measurement at a time"; None: one per machine, in the temporary directory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudySpec:
+    """What its cells share and no cell's identity depends on."""
+
+    study: str
+    output_dir: str = "outputs"
+    tracking: TrackingSpec = field(default_factory=TrackingSpec)
+    machine: MachineSpec = field(default_factory=MachineSpec)
+    resume: bool = False
+    """Take over cells whose identity already has a valid record in output_dir."""
+    dry_run: bool = False
+    preflight: bool = False

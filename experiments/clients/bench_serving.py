@@ -20,7 +20,7 @@ from experiments.errors import ClientError, ConfigError
 from experiments.process import Supervised
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -118,11 +118,15 @@ class BenchClient:
     ) -> None:
         self.process.stop()
 
-    def run(self, server: Server) -> BenchResult:
-        """Open the gate and wait for the result. Raises ClientError, or LaunchError if the server died meanwhile."""
+    def run(self, server: Server, answered: Callable[[int], None]) -> BenchResult:
+        """Open the gate and wait; `answered(n)` after n more. Raises ClientError, or LaunchError if the server died."""
         (self._directory / "go").touch()
         deadline = time.monotonic() + self._timeout_s
+        seen = 0
         while self.process.alive():
+            if (done := self._answered()) > seen:
+                answered(done - seen)
+                seen = done
             server.check_alive()
             if time.monotonic() > deadline:
                 raise ClientError(f"the load client did not end within {self._timeout_s:g} s", self.process.tail())
@@ -132,6 +136,10 @@ class BenchClient:
             raise ClientError(f"the load client ended with code {code}", self.process.tail())
         (self._directory / "go").unlink()
         return self._result()
+
+    def _answered(self) -> int:
+        rows = self._directory / "requests.jsonl"
+        return rows.read_bytes().count(b"\n") if rows.exists() else 0
 
     def _result(self) -> BenchResult:
         summary = json.loads((self._directory / "bench.jsonl").read_text().splitlines()[-1])

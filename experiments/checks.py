@@ -1,0 +1,139 @@
+"""What must hold before anything starts: a cell's values against each other, the files, the model and the registry.
+
+The surprise: `checked` also completes the cell (draft tokens, absolute paths), so that everything behind it, identity
+included, sees what will really run and not how it was spelled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from experiments.engine import PROGRAMS
+from experiments.errors import ConfigError
+from ling_runtime.config import ConfigError as ModelConfigError
+from ling_runtime.config import ModelConfig
+
+if TYPE_CHECKING:
+    from experiments.spec import CellSpec, SpeculationSpec
+    from ling_runtime.ops.registry import Variant
+
+KEYS = {"none": (), "nextn": ("num_steps", "num_draft_tokens"), "dspark": ("block_size", "verify_mode")}
+"""Keys of the speculation group that each algorithm has."""
+
+SMALLEST_OUTPUT = 4
+"""The load client refuses less."""
+
+
+def checked(cell: CellSpec) -> CellSpec:
+    """The cell, completed. Raises ConfigError naming the key and what it may be."""
+    _check_engine(cell)
+    speculation = _checked_speculation(cell.speculation)
+    model = replace(
+        cell.model,
+        path=str(Path(cell.model.path).absolute()),
+        tokenizer_path=cell.model.tokenizer_path and str(_existing("model.tokenizer_path", cell.model.tokenizer_path)),
+    )
+    workload = replace(
+        cell.workload,
+        dataset_path=cell.workload.dataset_path and str(_existing("workload.dataset_path", cell.workload.dataset_path)),
+    )
+    task = replace(cell.task, data_path=cell.task.data_path and str(_existing("task.data_path", cell.task.data_path)))
+    done = replace(cell, speculation=speculation, model=model, workload=workload, task=task)
+    _check_model(done)
+    _check_numbers(done)
+    _check_kernels(done.kernels)
+    return done
+
+
+def _check_engine(cell: CellSpec) -> None:
+    if cell.engine.name not in PROGRAMS and not cell.engine.command:
+        raise ConfigError("engine.name", f"{cell.engine.name!r} cannot be started; allowed: {', '.join(PROGRAMS)}")
+
+
+def _checked_speculation(speculation: SpeculationSpec) -> SpeculationSpec:
+    own = KEYS[speculation.algorithm]
+    for key in ("num_steps", "num_draft_tokens", "block_size", "verify_mode"):
+        if key not in own and getattr(speculation, key) is not None:
+            allowed = ", ".join(own) or "no key at all"
+            raise ConfigError(f"speculation.{key}", f"speculation={speculation.algorithm} has {allowed}")
+    if speculation.algorithm == "dspark":
+        raise ConfigError("speculation", "this runtime has no DSpark draft; allowed: none, nextn")
+    if speculation.algorithm == "none":
+        return speculation
+    steps = speculation.num_steps
+    if steps is None or steps < 1:
+        raise ConfigError("speculation.num_steps", f"{steps} is not a number of drafts; allowed: 1, 2, ...")
+    if speculation.num_draft_tokens not in (None, steps + 1):
+        raise ConfigError("speculation.num_draft_tokens", f"a chain of {steps} steps verifies {steps + 1}; or null")
+    return replace(speculation, num_draft_tokens=steps + 1)
+
+
+def _check_model(cell: CellSpec) -> None:
+    path = Path(cell.model.path)
+    try:
+        config = ModelConfig.from_pretrained(path)
+    except ModelConfigError as error:
+        raise ConfigError("model.path", str(error)) from error
+    if not [*path.glob("*.safetensors")]:
+        raise ConfigError("model.path", f"{path} holds no *.safetensors; expected a local checkpoint directory")
+    tokenizer = Path(cell.model.tokenizer_path or path)
+    if not (tokenizer / "tokenizer.json").is_file():
+        raise ConfigError("model.tokenizer_path", f"{tokenizer} holds no tokenizer.json")
+    if cell.speculation.algorithm == "nextn" and not config.num_nextn_predict_layers:
+        raise ConfigError("speculation", f"{path} has no NEXTN layer; allowed: none")
+    wanted = (cell.workload.input_len or 0) + cell.workload.output_len
+    context = cell.engine.context_length or config.max_position_embeddings
+    if wanted > context:
+        raise ConfigError("workload", f"input_len + output_len = {wanted} exceeds the context of {context} tokens")
+
+
+def _check_numbers(cell: CellSpec) -> None:
+    load, task, gate = cell.workload, cell.task, cell.gate
+    smallest = {
+        "engine.num_threads": (cell.engine.num_threads, 1),
+        "engine.max_running_requests": (cell.engine.max_running_requests, 1),
+        "workload.num_prompts": (load.num_prompts, 1),
+        "workload.output_len": (load.output_len, SMALLEST_OUTPUT),
+        "workload.max_concurrency": (load.max_concurrency, 1),
+        "workload.warmup_prompts": (load.warmup_prompts, 0),
+        "task.num_questions": (task.num_questions, 1),
+        "task.num_shots": (task.num_shots, 0),
+        "task.parallel": (task.parallel, 1),
+        "gate.parity_prompts": (gate.parity_prompts, 1),
+        "gate.parity_tokens": (gate.parity_tokens, 1),
+        "gate.pollution_requests": (gate.pollution_requests, 1),
+    }
+    for key, (value, least) in smallest.items():
+        if value < least:
+            raise ConfigError(key, f"{value} is too small; allowed: {least} and more")
+    if (load.input_len is None) != (load.dataset_name == "sharegpt"):
+        raise ConfigError("workload.input_len", "needed for dataset_name=random and random-ids, and only there")
+
+
+def _check_kernels(kernels: dict[str, str]) -> None:
+    if not kernels:
+        return
+    known: dict[str, list[str]] = {}
+    for variant in registered_variants():
+        known.setdefault(variant.operator, []).append(variant.name)
+    for operator, name in kernels.items():
+        if operator not in known:
+            raise ConfigError(f"kernels.{operator}", f"no such operator; allowed: {', '.join(sorted(known))}")
+        if name not in known[operator]:
+            raise ConfigError(f"kernels.{operator}", f"{name!r} is not one of {', '.join(known[operator])}")
+
+
+def registered_variants() -> tuple[Variant, ...]:
+    """The kernel registry; it imports torch, which a run without kernel overrides need not wait for."""
+    from ling_runtime.ops.registry import variants  # noqa: PLC0415
+
+    return variants()
+
+
+def _existing(key: str, value: str) -> Path:
+    path = Path(value).absolute()
+    if not path.exists():
+        raise ConfigError(key, f"{path} does not exist")
+    return path

@@ -1,0 +1,79 @@
+"""The border between Hydra and us: a composed configuration becomes a study and its cells, or a ConfigError.
+
+The surprise: a preset with `cells` is composed once more per cell, with the cell's overrides after the command
+line's, so that a cell may change groups and everything that Hydra checks is checked for each of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from hydra import compose
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from experiments.errors import ConfigError
+from experiments.spec import CellSpec, StudySpec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from omegaconf import DictConfig
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Composed:
+    """One cell as composed, with the study it asks to belong to."""
+
+    study: StudySpec
+    cell: CellSpec
+
+
+def expand(config: DictConfig) -> list[DictConfig]:
+    """One Hydra job's configuration, or one per entry of `cells`. To be called inside the job."""
+    if not config.cells:
+        return [config]
+    job = HydraConfig.get()
+    return [compose(job.job.config_name, merged(job.overrides.task, cell)) for cell in config.cells]
+
+
+def merged(base: Sequence[str], cell: Sequence[str]) -> list[str]:
+    """The command line's overrides, then the cell's; a key in both is the cell's."""
+    taken = {override.partition("=")[0] for override in cell}
+    return [override for override in base if override.partition("=")[0] not in taken] + [*cell]
+
+
+def convert(config: DictConfig) -> Composed:
+    """Raises ConfigError for what the schema cannot say: missing values, broken references, choices."""
+    try:
+        values = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(str(error.full_key), str(error).splitlines()[0]) from error
+    assert isinstance(values, dict)
+    return Composed(build(StudySpec, values), build(CellSpec, values))
+
+
+def build(spec: type[T], values: dict[Any, Any], path: str = "") -> T:
+    """A frozen spec from plain values that passed the schema; here the `Literal` fields are checked."""
+    hints = get_type_hints(spec)
+    assert dataclasses.is_dataclass(spec)
+    names = [field.name for field in dataclasses.fields(spec)]
+    return spec(**{name: _value(hints[name], values[name], f"{path}{name}") for name in names})
+
+
+def _value(hint: Any, value: Any, key: str) -> Any:
+    if dataclasses.is_dataclass(hint):
+        assert isinstance(hint, type)
+        return build(hint, value, f"{key}.")
+    if get_origin(hint) is tuple:
+        return tuple(value)
+    options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    allowed = [choice for option in options if get_origin(option) is Literal for choice in get_args(option)]
+    if allowed and value not in allowed and not (value is None and type(None) in options):
+        raise ConfigError(key, f"{value!r} is not one of {', '.join(allowed)}")
+    return value

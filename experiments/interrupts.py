@@ -1,0 +1,35 @@
+"""TERM, HUP and INT to the driver become one exception, once.
+
+The surprise: from the first signal on, further ones are ignored, so that nobody's impatience interrupts the clean-up. A
+KILL needs no handler here: the supervisors' pipes close.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from typing import TYPE_CHECKING
+
+from experiments.errors import Interrupted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+STOPPING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Inside, a stopping signal raises Interrupted in the main thread."""
+    before = [signal.signal(number, _interrupt) for number in STOPPING]
+    try:
+        yield
+    finally:
+        for number, handler in zip(STOPPING, before, strict=True):
+            signal.signal(number, handler)
+
+
+def _interrupt(number: int, _frame: object) -> None:
+    for stopping in STOPPING:
+        signal.signal(stopping, signal.SIG_IGN)
+    raise Interrupted(number)

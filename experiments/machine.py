@@ -1,0 +1,82 @@
+"""The machine while it measures: which cores are whose, one measurement at a time, and who else was busy.
+
+The surprise: on two cores the driver counts as a client and moves to the client's core, or its own polling would show
+up in the server's step times.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+from filelock import FileLock, Timeout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LOCK_NAME = "ling-bench.lock"
+
+
+@dataclass(frozen=True)
+class Cores:
+    """Disjoint core sets; both empty where nothing is pinned."""
+
+    server: tuple[int, ...] = ()
+    client: tuple[int, ...] = ()
+
+
+def split_cores(available: set[int], server_threads: int) -> Cores:
+    """The first `server_threads` cores for the server, the others for the client, at least one each."""
+    cores = sorted(available)
+    if len(cores) < 2:
+        return Cores()
+    count = min(server_threads, len(cores) - 1)
+    return Cores(tuple(cores[:count]), tuple(cores[count:]))
+
+
+def measurement_lock(path: str | None, waiting: Callable[[str], None]) -> FileLock:
+    """Acquired; the caller releases it. `waiting` is called once if another measurement holds it."""
+    file = Path(path) if path else Path(tempfile.gettempdir()) / LOCK_NAME
+    lock = FileLock(file, mode=0o666)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        waiting(f"another measurement holds {file}")
+        lock.acquire()
+    return lock
+
+
+class LoadMeter:
+    """CPU that processes other than ours used while it ran, in cores."""
+
+    def __init__(self) -> None:
+        self._start = _snapshot()
+
+    def foreign_cores(self) -> float:
+        (wall, busy, ours), (wall0, busy0, ours0) = _snapshot(), self._start
+        return max(0.0, ((busy - busy0) - (ours - ours0)) / (wall - wall0))
+
+
+def load_average() -> list[float]:
+    return list(os.getloadavg())
+
+
+def _snapshot() -> tuple[float, float, float]:
+    """(wall clock, CPU seconds of the machine, CPU seconds of this process and all below it)."""
+    machine = psutil.cpu_times()
+    busy = sum(machine) - machine.idle - getattr(machine, "iowait", 0.0) - getattr(machine, "guest", 0.0)
+    own = psutil.Process()
+    return time.monotonic(), busy, sum(_cpu_seconds(p) for p in [own, *own.children(recursive=True)])
+
+
+def _cpu_seconds(process: psutil.Process) -> float:
+    """Its own time and that of children it has waited for."""
+    try:
+        return float(sum(process.cpu_times()[:4]))
+    except psutil.NoSuchProcess:  # it ended between list and read; its parent has its time now
+        return 0.0

@@ -1,0 +1,60 @@
+"""Hashes of what a cell was measured with. Two arms with different rulers get no verdict.
+
+The surprise: the harness includes SGLang's client as installed, source and all, and not only its version, because a
+local edit there changes what every number means.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from experiments.engine import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from experiments.clients.bench_serving import RequestRow
+
+OWN = (
+    "experiments/clients/bench_serving.py",
+    "experiments/clients/generate.py",
+    "experiments/clients/recorded_serving.py",
+    "experiments/metrics.py",
+    "experiments/tasks/gsm8k.py",
+)
+CLIENT = (
+    "benchmark/serving.py",
+    "benchmark/utils.py",
+    "benchmark/datasets/random.py",
+    "benchmark/datasets/sharegpt.py",
+)
+SMALL_FILE = 64 * 2**20
+
+
+def harness() -> str:
+    spec = importlib.util.find_spec("sglang")
+    assert spec is not None, "checked before anything starts"
+    assert spec.submodule_search_locations is not None
+    package = Path(spec.submodule_search_locations[0])
+    return digest((*(ROOT / name for name in OWN), *(package / name for name in CLIENT)))
+
+
+def prompt_order(requests: Sequence[RequestRow]) -> str:
+    return hashlib.sha256("\n".join(row.prompt_sha256 for row in requests).encode()).hexdigest()[:16]
+
+
+def model_revision(path: Path) -> str:
+    """Hash of a checkpoint; of a large file its size and safetensors header, for a read of 250 GB is no preparation."""
+    return digest(sorted(file for pattern in ("*.json", "*.safetensors") for file in path.glob(pattern)))
+
+
+def digest(files: Iterable[Path]) -> str:
+    total = hashlib.sha256()
+    for file in files:
+        total.update(f"{file.name} {file.stat().st_size}\n".encode())
+        with file.open("rb") as content:
+            total.update(content.read(SMALL_FILE))
+    return total.hexdigest()[:16]

@@ -1,0 +1,113 @@
+"""The data a cell is measured on, as local files: prompts for the load client, warm-up prompts, task rows.
+
+What is not given is generated: held-out word problems from a seed, filed under the hash of their content, so that
+equal settings give equal files. The surprise: warm-up prompts come from the same stream behind the measured ones and
+are never among them, also where the measured ones come from a file of yours.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from experiments.errors import ConfigError
+from experiments.record import write_atomically
+from experiments.tasks.gsm8k import Row, few_shot, question, read_rows
+from ling_runtime.training.problems.generate import generate
+
+if TYPE_CHECKING:
+    from experiments.clients.generate import GenerateClient
+    from experiments.spec import CellSpec, TaskSpec, WorkloadSpec
+
+WARMUP_TOKENS = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    dataset: Path
+    """ShareGPT form."""
+    dataset_sha256: str
+    warmup: tuple[str, ...]
+    task_rows: tuple[Row, ...]
+    task_sha256: str | None
+    """None: no task."""
+
+
+def prepare(cell: CellSpec, directory: Path) -> Data:
+    """Files in `directory` for what the cell does not name. Raises ConfigError for data that do not suffice."""
+    directory.mkdir(parents=True, exist_ok=True)
+    measured, warmup = _prompts(cell.workload)
+    path = Path(cell.workload.dataset_path) if cell.workload.dataset_path else _file(directory, ".json", measured)
+    check_dataset(path, cell.workload)
+    rows, task_sha256 = _task_rows(cell.task, directory)
+    return Data(
+        dataset=path,
+        dataset_sha256=sha256(path.read_bytes()),
+        warmup=warmup,
+        task_rows=rows,
+        task_sha256=task_sha256,
+    )
+
+
+def warm_up(client: GenerateClient, prompts: tuple[str, ...], input_len: int | None) -> None:
+    """Disjoint prompts of the measured length; the caller flushes afterwards."""
+    for prompt in prompts:
+        once = client.generate(text=prompt, max_new_tokens=WARMUP_TOKENS, ignore_eos=True)
+        copies = (input_len or 0) // once.prompt_tokens
+        if copies > 1:
+            client.generate(text=prompt * copies, max_new_tokens=WARMUP_TOKENS, ignore_eos=True)
+
+
+def problems(seed: int, count: int) -> list[Row]:
+    return [Row(problem.question, problem.answer) for problem in generate(seed, count, "heldout")]
+
+
+def check_dataset(path: Path, load: WorkloadSpec) -> None:
+    """The client would silently measure fewer prompts than asked for."""
+    try:
+        turns = [row.get("conversations", row.get("conversation", ())) for row in json.loads(path.read_text())]
+    except (json.JSONDecodeError, AttributeError) as error:
+        raise ConfigError("workload.dataset_path", f"{path} is not a JSON list in ShareGPT's form") from error
+    usable = sum(len(turn) >= 2 for turn in turns)
+    if load.dataset_name != "random-ids" and usable < load.num_prompts:
+        raise ConfigError("workload.num_prompts", f"{path} has {usable} conversations of two turns")
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def _prompts(load: WorkloadSpec) -> tuple[str, tuple[str, ...]]:
+    """ShareGPT-form JSON of the measured prompts, and the warm-up prompts. No two prompts share an example."""
+    size = load.num_shots + 1
+    rows = problems(load.seed, size * (load.num_prompts + load.warmup_prompts))
+    groups = [rows[start : start + size] for start in range(0, len(rows), size)]
+    texts = [(few_shot(group[:-1]) + question(group[-1]), " " + group[-1].answer) for group in groups]
+    measured = [{"conversations": [{"from": "human", "value": asked}, {"from": "gpt", "value": answer}]}
+                for asked, answer in texts[: load.num_prompts]]  # fmt: skip
+    return json.dumps(measured, indent=1), tuple(asked for asked, _ in texts[load.num_prompts :])
+
+
+def _task_rows(task: TaskSpec, directory: Path) -> tuple[tuple[Row, ...], str | None]:
+    if task.name == "none":
+        return (), None
+    wanted = task.num_shots + task.num_questions
+    if task.data_path:
+        path = Path(task.data_path)
+    else:
+        rows = problems(task.seed, wanted)
+        path = _file(directory, ".jsonl", "".join(json.dumps(vars(row)) + "\n" for row in rows))
+    read = read_rows(path)
+    if len(read) < wanted:
+        raise ConfigError("task.num_questions", f"{path} has {len(read)} rows; {task.num_shots} examples come first")
+    return tuple(read[:wanted]), sha256(path.read_bytes())
+
+
+def _file(directory: Path, suffix: str, text: str) -> Path:
+    path = (directory / f"problems-{sha256(text.encode())}{suffix}").absolute()
+    if not path.exists():
+        write_atomically(path, text)
+    return path
