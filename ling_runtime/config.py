@@ -99,8 +99,8 @@ class ModelConfig:
             raise ConfigError(f"num_experts_per_tok={self.num_experts_per_tok}: exceeds those of topk_group groups")
         if self.qk_rope_head_dim % 2:
             raise ConfigError(f"qk_rope_head_dim={self.qk_rope_head_dim}: must be even, RoPE rotates pairs")
-        if not -10.0 <= self.kda_lower_bound < 0.0:
-            raise ConfigError(f"kda_lower_bound={self.kda_lower_bound}: allowed -10 <= bound < 0 (fp32 range)")
+        if not -5.0 <= self.kda_lower_bound < 0.0:
+            raise ConfigError(f"kda_lower_bound={self.kda_lower_bound}: allowed -5 <= bound < 0 (fp32 range)")
 
     @classmethod
     def from_pretrained(cls, path: str | Path) -> ModelConfig:

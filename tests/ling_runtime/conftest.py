@@ -1,0 +1,67 @@
+"""Small Ling models: every mechanism present, small enough for a test to run hundreds of passes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from ling_runtime.config import ModelConfig
+from ling_runtime.weights import initialise
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def small_json() -> dict[str, Any]:
+    return {
+        "architectures": ["BailingMoeV3ForCausalLM"],
+        "model_type": "bailing_hybrid",
+        "vocab_size": 96,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "head_dim": 16,
+        "layer_group_size": 2,
+        "first_k_dense_replace": 1,
+        "short_conv_kernel_size": 4,
+        "kda_lower_bound": -5.0,
+        "kv_lora_rank": 24,
+        "qk_nope_head_dim": 16,
+        "qk_rope_head_dim": 8,
+        "v_head_dim": 16,
+        "rope_theta": 10000,
+        "max_position_embeddings": 1024,
+        "num_experts": 8,
+        "num_experts_per_tok": 3,
+        "num_shared_experts": 1,
+        "n_group": 4,
+        "topk_group": 2,
+        "moe_intermediate_size": 32,
+        "moe_shared_expert_intermediate_size": 32,
+        "routed_scaling_factor": 2.5,
+        "expert_swiglu_limit_list": [0.0, 0.0, 0.4, 0.5],
+        "share_expert_swiglu_limit_list": [0.0, 0.5, 0.0, 0.7],
+        "num_nextn_predict_layers": 1,
+        "rms_norm_eps": 1e-6,
+        "eos_token_id": 95,
+        "pad_token_id": 94,
+    }
+
+
+@pytest.fixture(scope="session")
+def small_config(small_json: dict[str, Any]) -> ModelConfig:
+    return ModelConfig.from_dict(small_json)
+
+
+@pytest.fixture(scope="session")
+def small_tensors(small_config: ModelConfig) -> dict[str, Tensor]:
+    return initialise(small_config, seed=3)

@@ -1,0 +1,109 @@
+"""Acceptance and sampling as pure functions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from ling_runtime.executor.interface import RowSampling
+from ling_runtime.speculation.acceptance import correct_drafts, last_accepted
+from ling_runtime.speculation.sampling import choose, log_probabilities, sample, token_logprob, uniform
+
+VOCAB = 8
+
+
+def sampling(**changes: float) -> RowSampling:
+    return RowSampling(**({"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "seed": 1} | changes))  # type: ignore[arg-type]
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=8))
+def test_correct_drafts_is_the_leading_run(pairs: list[tuple[int, int]]) -> None:
+    drafts = torch.tensor([[d for d, _ in pairs]])
+    choices = torch.tensor([[c for _, c in pairs] + [0]])
+    expected = next((i for i, (d, c) in enumerate(pairs) if d != c), len(pairs))
+    assert correct_drafts(drafts, choices).tolist() == [expected]
+
+
+def test_last_accepted_never_reads_past_the_prefix() -> None:
+    rows = torch.arange(12.0).view(2, 6)
+    assert last_accepted(rows, torch.tensor([1, 6])).tolist() == [0.0, 11.0]
+
+
+def test_greedy_ties_go_to_the_lowest_id() -> None:
+    assert choose(torch.tensor([[1.0, 3.0, 3.0]]), [sampling(temperature=0.0)], torch.tensor([4])).tolist() == [1]
+
+
+def test_noise_is_uniform_and_independent_of_everything_but_its_key() -> None:
+    block = np.concatenate([uniform(3, p, 1000, torch.device("cpu")).numpy() for p in range(50)])
+    assert stats.kstest(block, "uniform").pvalue > 1e-4
+    assert abs(np.corrcoef(block[:-1], block[1:])[0, 1]) < 0.02
+    assert abs(np.corrcoef(block[:-1000], block[1000:])[0, 1]) < 0.02
+    assert torch.equal(uniform(3, 7, 10, torch.device("cpu")), uniform(3, 7, 1000, torch.device("cpu"))[:10])
+    assert not torch.equal(uniform(3, 7, 10, torch.device("cpu")), uniform(4, 7, 10, torch.device("cpu")))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"temperature": 0.5},
+        {"temperature": 2.0},
+        {"top_k": 3},
+        {"top_p": 0.7},
+        {"min_p": 0.2},
+        {"top_k": 5, "top_p": 0.9, "min_p": 0.05, "temperature": 1.3},
+    ],
+    ids=str,
+)
+def test_samples_follow_the_filtered_distribution(changes: dict[str, float]) -> None:
+    logits = torch.tensor([0.3, -1.0, 2.0, 1.1, 0.0, 1.9, -3.0, 0.7])
+    want = filtered_numpy(logits.double().numpy(), sampling(**changes))
+    log_p = log_probabilities(logits, sampling(**changes))
+    np.testing.assert_allclose(log_p.exp().numpy(), want, atol=1e-12)
+    draws = np.array([int(sample(log_p, 11, position)) for position in range(4000)])
+    counts = np.bincount(draws, minlength=VOCAB)
+    assert counts[want == 0].sum() == 0
+    assert stats.chisquare(counts[want > 0], 4000 * want[want > 0]).pvalue > 1e-4
+
+
+def filtered_numpy(logits: np.ndarray, one: RowSampling) -> np.ndarray:
+    """Keep a token by its rank, by the mass before it and by its share of the best; then renormalise."""
+    p = np.exp(logits / one.temperature)
+    p /= p.sum()
+    kept = np.zeros_like(p)
+    before = 0.0
+    for rank, token in enumerate(np.argsort(-p, kind="stable")):
+        if (one.top_k <= 0 or rank < one.top_k) and before <= one.top_p and p[token] >= one.min_p * p.max():
+            kept[token] = p[token]
+        before += p[token]
+    return kept / kept.sum()
+
+
+def test_chain_of_drafts_keeps_the_joint_distribution() -> None:
+    """Two positions, a Markov target, deterministic drafts: joint frequencies against exact probabilities."""
+    noise = torch.Generator().manual_seed(0)
+    first, second = torch.randn(4, generator=noise), torch.randn(4, 4, generator=noise)
+    joint = (first.softmax(0)[:, None] * second.softmax(-1)).double().numpy()
+    counts = np.zeros((4, 4))
+    for seed in range(4000):
+        one = [sampling(seed=seed)]
+        draft = torch.tensor([[seed % 4]])
+        choice = choose(torch.stack([first, second[seed % 4]]), one * 2, torch.tensor([10, 11])).view(1, 2)
+        if int(correct_drafts(draft, choice)):
+            counts[int(choice[0, 0]), int(choice[0, 1])] += 1
+        else:
+            follow = choose(second[choice[0, 0]][None], one, torch.tensor([11]))
+            counts[int(choice[0, 0]), int(follow)] += 1
+    assert stats.chisquare(counts.ravel(), 4000 * joint.ravel()).pvalue > 1e-4
+
+
+def test_logprobs_have_alternatives_best_first() -> None:
+    logits = torch.tensor([0.0, 2.0, 1.0])
+    scored = token_logprob(logits, 0, 2)
+    want = torch.log_softmax(logits, -1)
+    assert scored.logprob == pytest.approx(float(want[0]))
+    assert scored.top == ((pytest.approx(float(want[1])), 1), (pytest.approx(float(want[2])), 2))
