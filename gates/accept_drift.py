@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gates.evidence import GateResult
+from gates.evidence import Accept, GateResult
 
 if TYPE_CHECKING:
-    from gates.evidence import Accept
+    from gates.evidence import Probe
 
 NAME = "accept_drift"
 ROUNDING_SLACK = 1e-9  # a drift of exactly the bound passes, whatever the subtraction leaves in the last bit
@@ -32,3 +32,14 @@ def compare(baseline: Accept, candidate: Accept, *, bound: float, required: bool
         reason=f"{baseline.length:.2f} -> {candidate.length:.2f}: |{drift:+.3f}| {relation} {bound:g}",
         evidence={"baseline": baseline.length, "candidate": candidate.length, "drift": drift, "bound": bound},
     )
+
+
+def of_probe(probe: Probe, *, speculative: bool) -> Accept | None:
+    """Accept length over a probe's own answers, for servers that no benchmark measured. None: counts are missing."""
+    if not speculative:
+        return Accept(length=1.0, source="definition")
+    counts = [output.spec_verify_ct for output in probe.outputs]
+    verifies = sum(count for count in counts if count is not None)
+    if None in counts or not verifies:
+        return None
+    return Accept(length=sum(len(output.ids) - 1 for output in probe.outputs) / verifies, source="measured")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from experiments.clients.generate import GenerateClient
-    from experiments.spec import CellSpec
+    from experiments.spec import GateSpec
     from gates.evidence import Accept, Pollution, Probe, TaskAnswers
 
 S = TypeVar("S")
@@ -49,26 +49,20 @@ def stored(evidence: CellEvidence) -> Arm:
 
 
 def live(
-    spec: CellSpec,
     client: GenerateClient,
+    asked: Probe | Missing,
     *,
-    reference: Probe | None,
-    accept: Accept | None,
-    task: TaskAnswers | None,
-    dataset: Path | None,
+    requests: int,
+    accept: Accept | Missing,
+    task: TaskAnswers | Missing,
 ) -> Arm:
-    """Asks the server. `reference` is the baseline's probe, whose canaries and positions are asked again."""
-    asked = attempt(lambda: ask(spec, client, reference, dataset))
-    return Arm(
-        probe=asked,
-        pollution=then(asked, partial(state_pollution.collect, client, requests=spec.gate.pollution_requests)),
-        accept=given(accept, "no accept length"),
-        task=given(task, "no task was run"),
-    )
+    """The server that just answered `asked`, after a load of `requests` sampled ones."""
+    polluted = then(asked, partial(state_pollution.collect, client, requests=requests))
+    return Arm(probe=asked, pollution=polluted, accept=accept, task=task)
 
 
-def ask(spec: CellSpec, client: GenerateClient, reference: Probe | None, dataset: Path | None) -> Probe:
-    gate = spec.gate
+def ask(gate: GateSpec, client: GenerateClient, reference: Probe | None, dataset: Path | None) -> Probe:
+    """`reference` is the baseline's probe, whose canaries and positions are asked again. Raises ProtocolError."""
     if reference is None:
         canaries = canary.scan(client, canary_pool(), max_new_tokens=gate.parity_tokens)
     else:

@@ -61,6 +61,7 @@ class Output:
     text: str
     finish_reason: str
     matched: int | str | None
+    spec_verify_ct: int | None = None
     margins: tuple[float, ...] = ()
     digest: tuple[Digest, ...] = ()
 

@@ -63,6 +63,7 @@ def answer(
         text=generation.text,
         finish_reason=generation.finish_reason,
         matched=generation.matched,
+        spec_verify_ct=generation.spec_verify_ct,
         margins=margins,
         digest=tuple(_digest(position, alternatives[position]) for position in recorded),
     )

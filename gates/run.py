@@ -49,7 +49,13 @@ def apply(
         needs = needs_of(spec, change)
         return tuple(switched_off(name, need) for name, need in needs.items()), CellEvidence(accept=accept, task=task)
     reference = baseline.probe if baseline else None
-    theirs = arm.live(spec, client, reference=reference, accept=accept, task=task, dataset=dataset)
+    theirs = arm.live(
+        client,
+        arm.attempt(lambda: arm.ask(spec.gate, client, reference, dataset)),
+        requests=spec.gate.pollution_requests,
+        accept=arm.given(accept, "no accept length"),
+        task=arm.given(task, "no task was run"),
+    )
     return judge_all(spec, change, baseline, theirs, baseline_client), theirs.evidence()
 
 
