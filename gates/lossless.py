@@ -7,6 +7,7 @@ is the rest of the answer, so the whole of it is forced.
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -59,12 +60,11 @@ def force(baseline: GenerateClient, prompt: Prompt, output: Output) -> Forced:
     best = (generation.input_top_logprobs or ())[-n:]
     if tuple(token for _, token in chosen) != output.ids or len(best) != n or not all(best):
         raise ProtocolError(f"gate prompt {prompt.name}: the server did not score the forced tokens")
-    gaps = []
-    for (logprob, _), ((top, _), *_) in zip(chosen, best, strict=True):
-        if logprob is None:
-            raise ProtocolError(f"gate prompt {prompt.name}: a forced token has no logprob")
-        gaps.append(top - logprob)
-    return Forced(prompt=prompt.name, gaps=tuple(gaps))
+    pairs = [(top, logprob) for (logprob, _), ((top, _), *_) in zip(chosen, best, strict=True) if logprob is not None]
+    gaps = tuple(top - logprob for top, logprob in pairs)
+    if len(gaps) != n or not all(map(math.isfinite, gaps)):
+        raise ProtocolError(f"gate prompt {prompt.name}: a forced token has no finite logprob")
+    return Forced(prompt=prompt.name, gaps=gaps)
 
 
 def compare(
@@ -74,8 +74,7 @@ def compare(
     if problem:
         return GateResult(name=NAME, status="not_run", required=required, reason=problem)
     used = [(row.prompt, i, gap) for row in forced for i, gap in enumerate(row.gaps) if gap != 0]
-    # not (gap <= bound): a gap that is not a number is no near-tie
-    beyond = [position for position in used if not position[2] <= near_tie]
+    beyond = [position for position in used if position[2] > near_tie]
     pairs = zip(baseline.outputs, candidate.outputs, strict=True)
     cut = [ours.prompt for ours, theirs in pairs if _one_is_a_prefix(ours, theirs)]
     evidence = {

@@ -22,6 +22,7 @@ from fabricate import (
     results,
 )
 
+from experiments import activation
 from experiments.spec import ChangeSpec, EngineSpec, TaskSpec
 from gates import accept_drift, byte_parity, lossless, state_pollution, task_score
 from gates.change import ChangeError, classify
@@ -154,7 +155,10 @@ def test_09_rounding_variant_declared_preserved_is_a_configuration_error():
 
 
 def test_10_kernel_variant_that_never_ran_is_invalid():
-    faults = activation_faults({"kernels.kda_verify": "fused"}, {"kernels.kda_verify": None})
+    spec = cell(kernels={"kda_verify": "fused"})
+    server = {"dtype": "float32", "kernels": [{"operator": "kda_verify", "variant": "fused", "calls": 0}]}
+    faults = list(activation_faults(activation.expected(spec), activation.observed(spec, server)))
+    assert [fault.reason for fault in faults] == ["kernels.kda_verify=fused was asked for; active: fused, never called"]
     decision = decide(change("bitwise"), results(), faults=faults)
     assert (decision.status, decision.verdict, decision.rule) == ("invalid", None, "inactive")
     assert exit_code([decision]) == 3
@@ -217,7 +221,9 @@ def test_18_deeper_speculation_is_judged_by_tpot():
 
 
 def test_19_speculation_that_fell_back_to_none_is_invalid():
-    faults = activation_faults({"speculation.algorithm": "nextn"}, {"speculation.algorithm": None})
+    spec = cell(speculation=NEXTN_3_4)
+    server = {"dtype": "float32", "speculative_algorithm": None}
+    faults = activation_faults(activation.expected(spec), activation.observed(spec, server))
     decision = decide(change("same"), results(), faults=faults, ab=ab(step=percent(-40, -41, -39)))
     assert (decision.status, decision.rule) == ("invalid", "inactive")
 

@@ -67,11 +67,20 @@ def test_an_answer_that_ends_early_fails_though_all_its_tokens_are_right():
     assert (gate.status, gate.evidence["ended_elsewhere"]) == ("fail", ["p2"])
 
 
-@pytest.mark.parametrize("gap", [nan, 1.1e-3])
-def test_a_gap_that_is_no_near_tie_fails(gap):
+@pytest.mark.parametrize(("gap", "status"), [(0.9e-3, "pass"), (1.1e-3, "fail")])
+def test_the_bound_is_on_the_gap(gap, status):
     ours, theirs = one_token_differs(0, 1e-5)
     gate = lossless.compare(ours, theirs, [Forced(prompt="p1", gaps=(gap, 0.0))], 1e-3, required=True)
-    assert gate.status == "fail"
+    assert gate.status == status
+
+
+def test_a_logprob_that_is_not_a_number_is_an_error():
+    class Broken(ToyClient):
+        def logprobs(self, context):
+            return super().logprobs(context) * (nan if len(context) > 9 else 1)
+
+    with pytest.raises(ProtocolError, match="no finite logprob"):
+        lossless.collect(Broken(), probe(output("p0", (97, 98, 99))))
 
 
 def test_a_server_that_scores_other_tokens_is_an_error():
