@@ -39,12 +39,11 @@ class ChatTemplate:
         source = settings.get("chat_template") if file is None else _read(file)
         return None if source is None else cls(source, _special_tokens(settings))
 
-    def render(self, messages: Sequence[Mapping[str, Any]], **options: object) -> str:
+    def render(self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> str:
         """The prompt that the assistant's answer continues; Refusal when the template refuses the messages."""
+        own = {**self._special_tokens, "messages": messages, "add_generation_prompt": True}
         try:
-            return self._template.render(
-                messages=messages, add_generation_prompt=True, **self._special_tokens, **options
-            )
+            return self._template.render({**options, **own})
         except TemplateError as error:
             raise Refusal(f"messages: the chat template says: {error}", param="messages") from error
 

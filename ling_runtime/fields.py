@@ -83,6 +83,12 @@ class Fields:
             raise self._wrong(key, "a list of integers", value)
         return tuple(value)
 
+    def mapping(self, key: str) -> dict[str, Any]:
+        value = self.take(key)
+        if value is not None and not isinstance(value, dict):
+            raise self._wrong(key, "an object", value)
+        return value or {}
+
     def neutral(self, allowed: Mapping[str, tuple[object, ...]]) -> None:
         """Keys of features this server lacks: accepted at the values that mean "off", refused by name otherwise."""
         for key, values in allowed.items():

@@ -40,8 +40,10 @@ WITHOUT_EFFECT = ("spaces_between_special_tokens", "stream_interval")
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
-    max_new_tokens: int | None = 128
-    """None: as many as the context holds."""
+    max_new_tokens: int | None = None
+    """As asked for: a context without room for it refuses the request."""
+    default_new_tokens: int | None = 128
+    """Limit when `max_new_tokens` is None, or what the context has room for if that is less; None: no other limit."""
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = -1
@@ -66,11 +68,12 @@ class SamplingParams:
     def from_json(cls, raw: object) -> SamplingParams:
         """Read SGLang's `sampling_params`; Refusal for unknown keys, wrong types and values that are not supported."""
         fields = Fields("sampling_params", {} if raw is None else raw)
-        unlimited = isinstance(raw, dict) and "max_new_tokens" in raw
+        explicit_null = isinstance(raw, dict) and "max_new_tokens" in raw
         fields.neutral(NEUTRAL)
         fields.ignore(WITHOUT_EFFECT)
         params = cls(
-            max_new_tokens=fields.integer("max_new_tokens", None if unlimited else cls.max_new_tokens, low=0),
+            max_new_tokens=fields.integer("max_new_tokens", None, low=0),
+            default_new_tokens=None if explicit_null else cls.default_new_tokens,
             temperature=fields.number("temperature", cls.temperature),
             top_p=fields.number("top_p", cls.top_p),
             top_k=fields.integer("top_k", cls.top_k),
