@@ -41,7 +41,7 @@ class ServerConfig:
     device: str = "cpu"
     num_threads: int | None = None
     """Intra-op threads of torch; None: torch's own choice."""
-    kernels: dict[str, str] = field(default_factory=dict)
+    kernel: dict[str, str] = field(default_factory=dict)
     """Operator to variant, where not the reference."""
     speculative_algorithm: str | None = None
     speculative_num_steps: int | None = None
@@ -75,7 +75,7 @@ def parse(arguments: Sequence[str]) -> ServerConfig:
         raise ConfigError(_unknown(unknown[0]))
     values = {key: value for key, value in vars(given).items() if value is not None}
     values["without_effect"] = tuple(dict.fromkeys(values.pop("without_effect", ())))
-    values["kernels"] = _kernels(values.pop("kernel", ()))
+    values["kernel"] = _kernels(values.pop("kernel", ()))
     values.setdefault("tokenizer_path", values["model_path"])
     values.setdefault("served_model_name", values["model_path"])
     values.setdefault("random_seed", random.SystemRandom().getrandbits(30))

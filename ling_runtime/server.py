@@ -1,0 +1,149 @@
+"""`python -m ling_runtime.server`: from a command line to a listening server, and from a signal to a clean end.
+
+Exit codes: 0 after TERM or INT, 1 when the engine failed, 2 for anything wrong with the command line or the
+checkpoint. The surprise: the port is taken before the model is loaded and opened after. A port in use costs no loading
+time, and nothing answers on it until it can generate.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from ling_runtime.api.app import create_app
+from ling_runtime.api.service import Service
+from ling_runtime.arguments import ServerConfig, parse
+from ling_runtime.config import ConfigError, ModelConfig
+from ling_runtime.engine import Engine
+from ling_runtime.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import FrameType
+
+    from ling_runtime.executor.interface import Executor
+
+GRACE_S = 2
+"""Time for open answers to be written after a signal; their requests have been aborted by then."""
+
+BACKLOG = 256
+
+WHOLE_PROMPT = 1 << 30
+"""A chunk that no prompt exceeds."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    try:
+        config = parse(arguments)
+        logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        ModelConfig.from_pretrained(config.model_path)
+        tokenizer = load_tokenizer(config)
+        with bind(config) as listener:
+            return serve(config, load(config), tokenizer, listener)
+    except ConfigError as error:
+        sys.stderr.write(f"ling_runtime.server: error: {error}\n")
+        return 2
+
+
+def bind(config: ServerConfig) -> socket.socket:
+    """A bound socket that does not listen yet; ConfigError when the address cannot be had."""
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((config.host, config.port))
+    except OSError as error:
+        listener.close()
+        raise ConfigError(f"--host {config.host} --port {config.port}: {error.strerror}") from error
+    return listener
+
+
+def load(config: ServerConfig) -> Executor:
+    """The model in memory, ready to run steps; ConfigError when the checkpoint and the flags do not fit."""
+    import torch  # noqa: PLC0415 - a wrong flag should not cost seconds of imports
+
+    from ling_runtime.executor.build import ExecutorSettings, load_executor  # noqa: PLC0415
+
+    if config.num_threads is not None:
+        torch.set_num_threads(config.num_threads)
+    settings = ExecutorSettings(
+        num_steps=config.speculative_num_steps or 0,
+        max_requests=config.max_running_requests,
+        context_length=config.context_length,
+        chunk=config.chunked_prefill_size if config.chunked_prefill_size > 0 else WHOLE_PROMPT,
+        dtype=config.dtype,
+        device=config.device,
+        kernels=config.kernel,
+    )
+    return load_executor(config.model_path, settings)
+
+
+def load_tokenizer(config: ServerConfig) -> Tokenizer:
+    template = None if config.chat_template is None else Path(config.chat_template)
+    return Tokenizer.from_pretrained(Path(config.tokenizer_path), template)
+
+
+def serve(config: ServerConfig, executor: Executor, tokenizer: Tokenizer, listener: socket.socket) -> int:
+    """Answer until a signal or the engine's failure; returns the exit code."""
+    engine = Engine(executor, tokenizer, max_running_requests=config.max_running_requests)
+    server = Server(config, engine, tokenizer)
+    # Everything allocated so far lives as long as the process; without this, each full collection walks all of it (tens
+    # of milliseconds with torch loaded) in the middle of a step.
+    gc.collect()
+    gc.freeze()
+    server.run([listener])
+    return 1 if engine.failure is not None else 0
+
+
+class Server(uvicorn.Server):
+    """uvicorn with our end: a signal aborts the running requests first, and does not become the exit status."""
+
+    def __init__(self, config: ServerConfig, engine: Engine, tokenizer: Tokenizer) -> None:
+        self._config = config
+        self._engine = engine
+        service = Service(config, engine, tokenizer, _architecture(config))
+        app = create_app(service, on_failure=self._stop)
+        super().__init__(
+            uvicorn.Config(
+                app,
+                log_level="warning",
+                access_log=False,
+                backlog=BACKLOG,
+                timeout_graceful_shutdown=GRACE_S,
+                timeout_keep_alive=120,
+            )
+        )
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        assert sockets
+        host, port = sockets[0].getsockname()[:2]
+        resolved = self._config.to_json() | {"port": port, "context_length": self._engine.executor.max_context}
+        sys.stdout.write(f"ling_runtime.server ready on http://{host}:{port} {json.dumps(resolved)}\n")
+        sys.stdout.flush()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        logging.getLogger(__name__).info("%s: ending", signal.Signals(sig).name)
+        self._engine.shut_down()
+        super().handle_exit(sig, frame)
+        self._captured_signals.clear()  # uvicorn would raise the signal again at the end and lose our exit code
+
+    def _stop(self) -> None:
+        self.should_exit = True
+
+
+def _architecture(config: ServerConfig) -> dict[str, object]:
+    raw = json.loads((Path(config.model_path) / "config.json").read_text())
+    return {"model_type": raw.get("model_type"), "architectures": raw.get("architectures")}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
