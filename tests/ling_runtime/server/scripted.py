@@ -1,0 +1,120 @@
+"""An executor in plain Python that says what it is told to: the server's behaviour without a model.
+
+It continues each prompt with a script and checks how it is used: a slot is released exactly once, nothing decodes
+before its prompt is done, and pages are never oversubscribed. The accepted prefix varies from step to step, so that
+whatever depends on the window by mistake shows.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ling_runtime.executor.interface import PrefillOutput, RowSampling, StepOutput, TokenLogprob
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    Script = Callable[[Sequence[int]], Sequence[int]]
+
+
+@dataclass
+class Slot:
+    prompt: tuple[int, ...]
+    script: Sequence[int]
+    reserved: int
+    sampling: RowSampling
+    logprobs: int | None
+    prompt_logprobs_from: int | None
+    computed: int = 0
+    emitted: int = 0
+
+
+@dataclass
+class ScriptedExecutor:
+    script: Script
+    window: int = 1
+    max_context: int = 2048
+    vocab_size: int = 512
+    chunk: int = 64
+    num_slots: int = 8
+    num_tokens: int = 8192
+    """Cache positions for all slots together."""
+    step_s: float = 0.0
+    fail_at_step: int | None = None
+    slots: dict[int, Slot] = field(default_factory=dict)
+    log: list[tuple[str, Any]] = field(default_factory=list)
+    steps: int = 0
+
+    def can_admit(self, prompt_tokens: int, max_new_tokens: int) -> bool:
+        reserved = sum(slot.reserved for slot in self.slots.values())
+        return len(self.slots) < self.num_slots and reserved + prompt_tokens + max_new_tokens <= self.num_tokens
+
+    def admit(
+        self,
+        prompt: Sequence[int],
+        max_new_tokens: int,
+        sampling: RowSampling,
+        *,
+        logprobs: int | None,
+        prompt_logprobs_from: int | None,
+    ) -> int:
+        assert self.can_admit(len(prompt), max_new_tokens)
+        slot = min(set(range(1, self.num_slots + 1)) - set(self.slots))
+        reserved = len(prompt) + max_new_tokens
+        state = Slot(tuple(prompt), self.script(prompt), reserved, sampling, logprobs, prompt_logprobs_from)
+        self.slots[slot] = state
+        self.log.append(("admit", slot))
+        return slot
+
+    def prefill(self, slot: int) -> PrefillOutput:
+        state = self.slots[slot]
+        assert state.computed < len(state.prompt), "this prompt is done"
+        start = state.computed
+        state.computed = min(start + self.chunk, len(state.prompt))
+        self.log.append(("prefill", slot))
+        scored = None
+        if state.prompt_logprobs_from is not None:
+            first = max(state.prompt_logprobs_from, start + 1)
+            last = min(state.computed + 1, len(state.prompt))
+            scored = tuple(self._logprob(state, state.prompt[i]) for i in range(first, last))
+        if state.computed < len(state.prompt):
+            return PrefillOutput(False, None, None, scored)
+        (token,) = self._next(state, 1)
+        logprob = None if state.logprobs is None else self._logprob(state, token)
+        return PrefillOutput(True, token, logprob, scored)
+
+    def decode(self, slots: Sequence[int]) -> dict[int, StepOutput]:
+        self.steps += 1
+        self.log.append(("decode", tuple(slots)))
+        if self.fail_at_step is not None and self.steps >= self.fail_at_step:
+            raise RuntimeError("a kernel went wrong")
+        if self.step_s:
+            time.sleep(self.step_s)
+        return {slot: self._step(self.slots[slot]) for slot in slots}
+
+    def release(self, slot: int) -> None:
+        del self.slots[slot]
+        self.log.append(("release", slot))
+
+    def kernel_report(self) -> list[dict[str, Any]]:
+        return [{"operator": "linear", "variant": "reference", "numerics": "reference", "calls": self.steps}]
+
+    def reset_counters(self) -> None:
+        self.steps = 0
+
+    def _step(self, state: Slot) -> StepOutput:
+        assert state.computed == len(state.prompt), "decoded before its prompt was done"
+        tokens = self._next(state, 1 + state.emitted % self.window)
+        logprobs = None if state.logprobs is None else tuple(self._logprob(state, token) for token in tokens)
+        return StepOutput(tokens, logprobs, len(tokens) - 1, self.window - 1)
+
+    def _next(self, state: Slot, count: int) -> tuple[int, ...]:
+        """The script, over and over."""
+        tokens = tuple(state.script[(state.emitted + i) % len(state.script)] for i in range(count))
+        state.emitted += count
+        return tokens
+
+    def _logprob(self, state: Slot, token: int) -> TokenLogprob:
+        return TokenLogprob(-token / 8, token, tuple((-rank / 4, rank) for rank in range(state.logprobs or 0)))
