@@ -11,10 +11,17 @@ from typing import TYPE_CHECKING
 from gates.evidence import Accept, GateResult
 
 if TYPE_CHECKING:
+    from gates.change import Change
     from gates.evidence import Probe
 
 NAME = "accept_drift"
+BOUND = 0.05
 ROUNDING_SLACK = 1e-9  # a drift of exactly the bound passes, whatever the subtraction leaves in the last bit
+
+
+def bound_of(change: Change | None, configured: float) -> float:
+    """`change.accept_bound` belongs to a rounding change; no other may widen its bound by asking."""
+    return configured if change is not None and change.class_ == "rounding" else BOUND
 
 
 def compare(baseline: Accept, candidate: Accept, *, bound: float, required: bool) -> GateResult:

@@ -1,4 +1,4 @@
-"""Which gate binds which class of change; the table of docs/decisions, as data.
+"""Which gate binds which class of change; the table of the decision semantics, as data.
 
 The surprise: what is required follows from the class and the engine alone, never from what happened to be collected. So
 evidence that is missing turns a required gate into `not_run`, and cannot turn it into a gate that was not needed.

@@ -69,7 +69,7 @@ def judge_all(
     needs = needs_of(spec, change)
     ours = arm.stored(baseline or CellEvidence())
     forced = forced_tokens(theirs.probe, baseline_client) if needs["lossless"].required else Missing("not needed")
-    pairs = comparisons(spec, ours, theirs, forced, alone=baseline is None)
+    pairs = comparisons(spec, change, ours, theirs, forced)
     return tuple(judge(name, need, *pairs[name]) for name, need in needs.items())
 
 
@@ -83,13 +83,13 @@ def needs_of(spec: CellSpec, change: Change | None) -> dict[str, Need]:
 
 
 def comparisons(
-    spec: CellSpec, ours: Arm, theirs: Arm, forced: tuple[lossless.Forced, ...] | Missing, *, alone: bool
+    spec: CellSpec, change: Change | None, ours: Arm, theirs: Arm, forced: tuple[lossless.Forced, ...] | Missing
 ) -> dict[str, Comparison]:
-    """What each gate compares, and how. `alone`: no baseline, so only a floor binds the task."""
+    """What each gate compares, and how. Without a baseline only a floor binds the task."""
     near_tie = lossless.near_tie(spec.engine.dtype, spec.gate.near_tie)
     tie = arm.given(near_tie, f"gate.near_tie has no default for engine.dtype={spec.engine.dtype}")
     probes = ours.probe, theirs.probe
-    drift = partial(accept_drift.compare, bound=spec.change.accept_bound)
+    drift = partial(accept_drift.compare, bound=accept_drift.bound_of(change, spec.change.accept_bound))
     score = partial(task_score.compare, floor=spec.task.floor)
     return {
         "byte_parity": (probes, byte_parity.compare),
@@ -97,7 +97,7 @@ def comparisons(
         "logit_digest": (probes, logit_digest.compare),
         "accept_drift": ((ours.accept, theirs.accept), drift),
         "state_pollution": ((theirs.pollution,), state_pollution.compare),
-        "task_score": ((None if alone else ours.task, theirs.task), score),
+        "task_score": ((None if change is None else ours.task, theirs.task), score),
     }
 
 

@@ -1,4 +1,4 @@
-"""From evidence to a verdict and an exit code: docs/decisions sections 4 and 5 as pure functions.
+"""From evidence to a verdict and an exit code, as pure functions.
 
 Validity before gates, gates before statistics. The surprise: a required gate that could not decide (too few questions,
 gates switched off) does not reject, and does not let anything be kept either.

@@ -102,7 +102,7 @@ def test_05_fused_verify_declared_bitwise_is_rejected_for_its_better_accept_leng
     candidate = cell(kernels={"kda_verify": "fused"}, change=ChangeSpec(rounding="preserved"))
     classified = classify(cell(), candidate, VARIANTS)
     assert classified.class_ == "bitwise"
-    bound = candidate.change.accept_bound
+    bound = accept_drift.bound_of(classified, candidate.change.accept_bound)
     drift = accept_drift.compare(measured(4.49), measured(4.68), bound=bound, required=True)
     assert drift.evidence["drift"] == pytest.approx(0.19)
     decision = decide(classified, results(drift))
@@ -114,9 +114,8 @@ def test_06_the_same_with_rounding_declared_and_a_wider_bound_passes():
     candidate = cell(kernels={"kda_verify": "fused"}, change=declared, task=TaskSpec(name="gsm8k"))
     classified = classify(cell(), candidate, VARIANTS)
     needs = needs_of(candidate, classified)
-    drift = accept_drift.compare(
-        measured(4.49), measured(4.68), bound=declared.accept_bound, required=needs["accept_drift"].required
-    )
+    bound = accept_drift.bound_of(classified, declared.accept_bound)
+    drift = accept_drift.compare(measured(4.49), measured(4.68), bound=bound, required=needs["accept_drift"].required)
     task = task_score.compare(answers(480, 500), answers(480, 500), floor=None, required=needs["task_score"].required)
     assert classified.class_ == "rounding"
     assert decide(classified, results(drift, task)).reason == "gates passed, no A/B"

@@ -9,7 +9,7 @@ from fabricate import answers
 from toy_client import ToyClient
 from toy_run import SHORT, SPEC, TWO, run
 
-from experiments.spec import TaskSpec
+from experiments.spec import ChangeSpec, TaskSpec
 from gates.applicability import GATES
 
 
@@ -81,6 +81,14 @@ def test_a_server_that_cannot_be_probed_is_invalid(golden, fault):
     assert gates["byte_parity"].status == "not_run"
     assert gates["state_pollution"].status == "not_run"
     assert (verdict.status, verdict.rule) == ("invalid", "gate_not_run")
+
+
+@pytest.mark.parametrize(("kernel", "status"), [("bf16", "pass"), ("fused", "fail")])
+def test_only_a_rounding_change_may_widen_the_drift_bound(golden, kernel, status):
+    operator = {"bf16": "router", "fused": "kda_verify"}[kernel]
+    wide = replace(SPEC, kernels={operator: kernel}, change=ChangeSpec(accept_bound=0.25))
+    gates, _, _ = run(ToyClient(), golden, spec=wide, accept=replace(TWO, length=2.2))
+    assert gates["accept_drift"].status == status
 
 
 def test_missing_numbers_are_not_run(golden):
