@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 ChangeClass = Literal["same", "bitwise", "rounding", "speculation", "model"]
 STRENGTH: tuple[ChangeClass, ...] = get_args(ChangeClass)
 REFERENCE = "reference"
+ROUNDING_KEYS = ("dtype", "device")
+ELSEWHERE = ("name", "extra_args")  # keys of an engine that have parts of their own
 
 
 class ChangeError(ValueError):
@@ -80,12 +82,10 @@ def _model_parts(baseline: CellSpec, candidate: CellSpec) -> Iterator[Part]:
 
 
 def _engine_parts(baseline: CellSpec, candidate: CellSpec) -> Iterator[Part]:
-    if baseline.engine.dtype != candidate.engine.dtype:
-        yield Part("rounding", f"engine.dtype: {baseline.engine.dtype} -> {candidate.engine.dtype}")
-    for key in ("num_threads", "max_running_requests", "context_length"):
-        before, after = getattr(baseline.engine, key), getattr(candidate.engine, key)
-        if before != after:
-            yield Part("same", f"engine.{key}: {before} -> {after}")
+    for key, before in vars(baseline.engine).items():
+        after = getattr(candidate.engine, key)
+        if before != after and key not in ELSEWHERE:
+            yield Part("rounding" if key in ROUNDING_KEYS else "same", f"engine.{key}: {before} -> {after}")
     flags = parse_flags(baseline.engine.extra_args), parse_flags(candidate.engine.extra_args)
     for name, before, after in _differences(*flags):
         yield Part(flag_class(name), f"{name}: {before} -> {after}")

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from math import log1p
+from pathlib import Path
 
 import pytest
 from fabricate import (
@@ -31,6 +35,8 @@ from gates.lossless import Forced
 from gates.run import needs_of
 from gates.validity import Fault, Ruler, accept_faults, activation_faults, ruler_faults
 from gates.verdict import Verdict, decide, exit_code
+
+ROOT = Path(__file__).parents[2]
 
 
 def percent(estimate: float, low: float, high: float) -> tuple[float, float, float]:
@@ -251,7 +257,12 @@ def test_23_a_reject_outweighs_the_inconclusive():
     assert exit_code([verdict("inconclusive"), verdict("reject"), verdict("inconclusive")]) == 1
 
 
-def test_24_configuration_outweighs_everything():
+def test_24_a_misspelt_key_is_2_and_nothing_is_started(tmp_path):
+    command = [sys.executable, str(ROOT / "run.py"), "workload.num_promts=3", f"output_dir={tmp_path}"]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert run.returncode == json.loads(run.stdout.splitlines()[-1])["exit"] == 2
+    assert "num_promts" in run.stderr
+    assert list(tmp_path.iterdir()) == []
     assert exit_code([verdict("invalid"), verdict("reject")], configuration_error=True) == 2
 
 
