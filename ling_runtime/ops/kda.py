@@ -63,25 +63,25 @@ def kda_window(projected: Tensor, window: Window, weights: KdaWeights, state: Kd
     heads, width = weights.dt_bias.shape
     size = heads * width
     rows = projected[: window.real_rows].view(window.batch, window.rows, -1)
-    conv = torch.cat([state.conv, rows[..., : 3 * size]], dim=1)
+    raw, f, gate, b = rows.split_with_sizes([3 * size, size, size, heads], dim=-1)
+    conv = torch.cat([state.conv, raw], dim=1)
     mixed = widen(short_conv(conv, weights.conv).to(projected.dtype)).view(*rows.shape[:2], 3, heads, width)
-    packed = pack_rows(mixed, rows[..., 3 * size : 4 * size], rows[..., 5 * size :], weights)
+    packed = pack_rows(mixed, f, b, weights)
     grid = window.to_grid(state.ring, packed)
     out, states = chunked(grid, state.state, bound=weights.lower_bound, closed=window.closed_chunks)
     o = window.from_grid(out)
-    gate = rows[..., 4 * size : 5 * size].reshape(o.shape)
-    normed = gated_rms_norm(o, gate, weights.o_norm, weights.eps).to(projected.dtype)
+    normed = gated_rms_norm(o, gate.reshape(o.shape), weights.o_norm, weights.eps).to(projected.dtype)
     return pad_rows(normed.view(-1, size)), KdaStaged(conv, grid, states)
 
 
 def short_conv(source: Tensor, weight: Tensor) -> Tensor:
     """Causal depthwise convolution of source [B, K - 1 + T, C] with weight [C, K], then silu -> [B, T, C]."""
-    taps = weight.shape[1]
-    rows = source.shape[1] - taps + 1
+    taps = weight.unbind(1)
+    rows = source.shape[1] - len(taps) + 1
     wide = widen(source)
-    total = wide[:, :rows] * weight[:, 0]
-    for tap in range(1, taps):
-        total = total + wide[:, tap : tap + rows] * weight[:, tap]
+    total = wide.narrow(1, 0, rows) * taps[0]
+    for shift, tap in enumerate(taps[1:], start=1):
+        total += wide.narrow(1, shift, rows) * tap
     return silu(total)
 
 
@@ -91,19 +91,11 @@ def pack_rows(mixed: Tensor, f: Tensor, b: Tensor, weights: KdaWeights) -> Tenso
     mixed [B, T, 3, H, d] is the convolved q, k, v. g = bound * sigmoid(exp(A_log) * (f + dt_bias)) is the log decay of
     the safe gate; it lies in (bound, 0) and has no minus sign before exp(A_log).
     """
-    heads, width = mixed.shape[3:]
-    normed = l2_norm(mixed[:, :, :2])
-    decay = weights.decay * (widen(f).view(*mixed.shape[:2], heads, width) + weights.dt_bias)
-    return torch.cat(
-        [
-            normed[:, :, 0] * width**-0.5,
-            normed[:, :, 1],
-            mixed[:, :, 2],
-            sigmoid(decay).mul_(weights.lower_bound),
-            sigmoid(widen(b)).unsqueeze(-1),
-        ],
-        dim=-1,
-    )
+    width = mixed.shape[-1]
+    query, key, value = mixed.unbind(2)
+    decay = (widen(f).view(value.shape) + weights.dt_bias).mul_(weights.decay)
+    g, beta = sigmoid(decay).mul_(weights.lower_bound), sigmoid(widen(b)).unsqueeze(-1)
+    return torch.cat([l2_norm(query).mul_(width**-0.5), l2_norm(key), value, g, beta], dim=-1)
 
 
 def chunked(grid: Tensor, state: Tensor, *, bound: float, closed: int) -> tuple[Tensor, Tensor]:
@@ -119,28 +111,26 @@ def chunked(grid: Tensor, state: Tensor, *, bound: float, closed: int) -> tuple[
     width, streams = (packed - 1) // 4, batch * heads
     half = -bound * TILE / 2
     flat = grid.permute(1, 0, 3, 2, 4).reshape(chunks * streams, TILE, packed).contiguous()
-    value, beta = flat[..., 2 * width : 3 * width], flat[..., 4 * width :]
-    raised = flat[..., 3 * width : 4 * width].cumsum(dim=1).add_(half).exp_()
-    lowered = flat[..., width : 2 * width] / raised
-    pairs = flat[..., : 2 * width].view(-1, TILE, 2, width) * raised.unsqueeze(2)
-    pairs = pairs.view(-1, 2 * TILE, width)
-    weights = torch.bmm(pairs, lowered.transpose(1, 2)).view(-1, TILE, 2, TILE)
-    causal, coupling = weights[:, :, 0].tril(), weights[:, :, 1] * beta
+    pair, value, g, beta = flat.split_with_sizes([2 * width, width, width, 1], dim=-1)
+    raised = g.cumsum(dim=1).add_(half).exp_()
+    lowered = flat.narrow(-1, width, width) / raised
+    pairs = (pair.view(-1, TILE, 2, width) * raised.unsqueeze(2)).view(-1, 2 * TILE, width)
+    causal, coupling = torch.bmm(pairs, lowered.transpose(1, 2)).view(-1, TILE, 2, TILE).unbind(2)
+    parts = (pairs, value, beta, causal.tril(), coupling * beta, lowered.transpose(1, 2), raised[:, -1].unsqueeze(-1))
+    by_chunk = zip(*(part.view(chunks, streams, *part.shape[1:]).unbind() for part in parts), strict=True)
     current = state.reshape(streams, width, width)
     outputs, states = [], [current]
-    for i in range(chunks):
-        one = slice(i * streams, (i + 1) * streams)
+    for i, (pair, v, b, within, coupled, keys, end) in enumerate(by_chunk):
         sunk = current * math.exp(-half)
-        read = torch.bmm(pairs[one], sunk).view(streams, TILE, 2, width)
-        right = (value[one] - read[:, :, 1]).mul_(beta[one])
-        update = torch.linalg.solve_triangular(coupling[one], right, upper=False, unitriangular=True)
-        outputs.append(torch.bmm(causal[one], update).add_(read[:, :, 0]))
+        read_q, read_k = torch.bmm(pair, sunk).view(streams, TILE, 2, width).unbind(2)
+        right = (v - read_k).mul_(b)
+        update = torch.linalg.solve_triangular(coupled, right, upper=False, unitriangular=True)
+        outputs.append(torch.bmm(within, update).add_(read_q))
         if i < max(closed, chunks - 1):
-            grown = torch.bmm(lowered[one].transpose(1, 2), update).add_(sunk)
-            current = raised[one, -1].unsqueeze(-1) * grown
+            current = torch.bmm(keys, update).add_(sunk).mul_(end)
             states.append(current)
     out = torch.stack(outputs).view(chunks, batch, heads, TILE, width).permute(1, 0, 3, 2, 4)
-    return out, torch.stack(states[: closed + 1], dim=1).view(batch, heads, closed + 1, width, width).transpose(1, 2)
+    return out, torch.stack(states[: closed + 1]).view(closed + 1, batch, heads, width, width).transpose(0, 1)
 
 
 def recurrent(packed: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:

@@ -53,37 +53,38 @@ def mla_window(projected: Tensor, cache: LatentView, weights: MlaWeights) -> Ten
     cache.write(torch.cat([rms_norm(latent, weights.kv_norm, weights.eps), key], dim=-1))
     absorbed = per_head(query[..., :nope], weights.key_up)
     rotated = rotate(query[..., nope:], table.unsqueeze(1))
-    context = attend(torch.cat([absorbed, rotated], dim=-1), cache, rank, weights.scale)
+    context = attend(torch.cat([absorbed, rotated], dim=-1).mul_(weights.scale), cache, rank)
     out = per_head(context, weights.value_up)
     return (out * sigmoid(widen(gate)).to(out.dtype).unsqueeze(-1)).flatten(1)
 
 
-def attend(query: Tensor, cache: LatentView, rank: int, scale: float) -> Tensor:
-    """query [R, H, r + p] against each request's pages -> latent sums [R, H, r]; causal by position."""
+def attend(query: Tensor, cache: LatentView, rank: int) -> Tensor:
+    """Scaled query [R, H, r + p] against each request's pages -> latent sums [R, H, r]; causal by position."""
     rows, heads = cache.window.rows, query.shape[1]
     outputs = []
-    for request in range(cache.window.batch):
+    for request, start in enumerate(cache.window.starts):
         pages = cache.read(request)
         flat = pad_rows(query[request * rows : (request + 1) * rows].flatten(0, 1))
-        limit = pad_rows(cache.limits(request).repeat_interleave(heads))
+        limit = pad_rows(cache.limits(request).repeat_interleave(heads)).view(-1, TILE)
         tiles = [
-            attend_tile(flat[i : i + TILE], pages, limit[i : i + TILE], rank, scale) for i in range(0, len(flat), TILE)
+            attend_tile(tile, pages, last, start // pages.shape[1], rank)
+            for tile, last in zip(flat.view(-1, TILE, flat.shape[-1]), limit, strict=True)
         ]
         outputs.append(torch.cat(tiles)[: rows * heads].view(rows, heads, rank))
     return pad_rows(torch.cat(outputs))
 
 
-def attend_tile(query: Tensor, pages: Tensor, limit: Tensor, rank: int, scale: float) -> Tensor:
+def attend_tile(query: Tensor, pages: Tensor, limit: Tensor, first_masked: int, rank: int) -> Tensor:
     """query [16, w], pages [n, page, w], limit [16] = last visible position of each row -> [16, r].
 
-    Reads no further than the page of the largest limit; a masked key weighs exactly zero.
+    Every row sees all of the first `first_masked` pages; in the rest a masked key weighs exactly zero.
     """
     count, page = pages.shape[:2]
-    scores = widen(torch.bmm(query.expand(count, -1, -1), pages.transpose(1, 2))) * scale
-    place = torch.arange(count * page, device=pages.device).view(count, 1, page)
-    scores = scores.masked_fill(place > limit[:, None], -torch.inf)
-    weights = (scores - scores.amax(dim=(0, 2))[:, None]).exp()
-    values = torch.bmm(weights.to(pages.dtype), pages[..., :rank])
+    scores = widen(torch.bmm(query.expand(count, -1, -1), pages.transpose(1, 2)))
+    place = torch.arange(first_masked * page, count * page, device=pages.device).view(-1, 1, page)
+    scores[first_masked:].masked_fill_(place > limit.unsqueeze(1), -torch.inf)
+    weights = (scores - scores.amax(dim=(0, 2)).unsqueeze(1)).exp_()
+    values = torch.bmm(weights.to(pages.dtype), pages.narrow(-1, 0, rank))
     sums = tree_sum(torch.cat([widen(values), weights.sum(-1, keepdim=True)], dim=-1))
     return (sums[:, :rank] / sums[:, rank:]).to(query.dtype)
 

@@ -30,13 +30,20 @@ class Alignment:
 
 @variant("moe_align")
 def align_by_expert(ids: Tensor, experts: int) -> Alignment:
-    """ids [R, k]: pairs of an expert share its tiles (the sorted, two-pass form)."""
+    """ids [R, k], an expert at most once per row: pairs of an expert share its tiles.
+
+    Up to one tile of rows each expert needs one tile and a row keeps its place in it; more rows are sorted by expert.
+    """
+    rows, per_row = ids.shape
+    if rows <= TILE:
+        used, tile = torch.unique(ids, return_inverse=True)
+        return Alignment(used, (tile * TILE + torch.arange(rows, device=ids.device).unsqueeze(1)).flatten())
     flat = ids.flatten()
     counts = torch.bincount(flat, minlength=experts)
     tiles = (counts + TILE - 1) // TILE
-    first_row = (tiles.cumsum(0) - tiles) * TILE
+    first_row, first_pair = (tiles.cumsum(0) - tiles) * TILE, counts.cumsum(0) - counts
     order = flat.argsort(stable=True)
-    rank = torch.arange(len(flat), device=ids.device) - (counts.cumsum(0) - counts)[flat[order]]
+    rank = torch.arange(rows * per_row, device=ids.device) - first_pair[flat[order]]
     places = torch.empty_like(flat)
     places[order] = first_row[flat[order]] + rank
     return Alignment(torch.arange(experts, device=ids.device).repeat_interleave(tiles), places)

@@ -43,4 +43,4 @@ def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tenso
 
 def l2_norm(x: Tensor, eps: float = 1e-6) -> Tensor:
     """x / sqrt(sum(x^2) + eps): eps under the root, a sum and not a mean (fact of the architecture)."""
-    return x * torch.rsqrt((x * x).sum(-1, keepdim=True) + eps)
+    return x * x.square().sum(-1, keepdim=True).add_(eps).rsqrt_()
