@@ -21,11 +21,13 @@ STOPPING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
     """Inside, a stopping signal raises Interrupted in the main thread."""
-    before = [signal.signal(number, _interrupt) for number in STOPPING]
+    # A HUP that was ignored before us (nohup) stays ignored.
+    heard = [number for number in STOPPING if signal.getsignal(number) is not signal.SIG_IGN]
+    before = [signal.signal(number, _interrupt) for number in heard]
     try:
         yield
     finally:
-        for number, handler in zip(STOPPING, before, strict=True):
+        for number, handler in zip(heard, before, strict=True):
             signal.signal(number, handler)
 
 

@@ -6,6 +6,7 @@ up in the server's step times.
 
 from __future__ import annotations
 
+import functools
 import os
 import tempfile
 import time
@@ -30,7 +31,13 @@ class Cores:
     client: tuple[int, ...] = ()
 
 
-def split_cores(available: set[int], server_threads: int) -> Cores:
+@functools.cache
+def available_cores() -> frozenset[int]:
+    """Those this process was started on; asked once, before it moves itself."""
+    return frozenset(os.sched_getaffinity(0))
+
+
+def split_cores(available: frozenset[int], server_threads: int) -> Cores:
     """The first `server_threads` cores for the server, the others for the client, at least one each."""
     cores = sorted(available)
     if len(cores) < 2:
@@ -39,9 +46,13 @@ def split_cores(available: set[int], server_threads: int) -> Cores:
     return Cores(tuple(cores[:count]), tuple(cores[count:]))
 
 
+def lock_file(path: str | None) -> Path:
+    return Path(path) if path else Path(tempfile.gettempdir()) / LOCK_NAME
+
+
 def measurement_lock(path: str | None, waiting: Callable[[str], None]) -> FileLock:
     """Acquired; the caller releases it. `waiting` is called once if another measurement holds it."""
-    file = Path(path) if path else Path(tempfile.gettempdir()) / LOCK_NAME
+    file = lock_file(path)
     lock = FileLock(file, mode=0o666)
     try:
         lock.acquire(timeout=0)

@@ -12,6 +12,7 @@ import math
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from experiments.command import Command
@@ -21,13 +22,14 @@ from experiments.process import Supervised
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
     from types import TracebackType
 
     from experiments.server import Server
     from experiments.spec import CellSpec
 
 POLL_S = 0.05
+FILES = ("requests.jsonl", "go", "bench.jsonl")
+PASTED = ("/dev/stdout", "/dev/null", "/dev/stdout")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,11 +95,11 @@ def _lengths(cell: CellSpec) -> dict[str, int | float]:
     return {"--random-input-len": load.input_len, "--random-output-len": load.output_len, "--random-range-ratio": 1.0}
 
 
-def command(cell: CellSpec, *, url: str, dataset: Path, directory: Path) -> Command:
-    program = (sys.executable, "-m", "experiments.clients.recorded_serving")
-    files = (str(directory / "requests.jsonl"), str(directory / "go"))
-    own = arguments(cell, url=url, dataset=dataset, output=directory / "bench.jsonl")
-    return Command((*program, *files, *own), child_env(threads=1))
+def command(cell: CellSpec, *, url: str, dataset: Path, directory: Path | None = None) -> Command:
+    """With its files in `directory`; without one, a line to paste, which starts at once and writes to the terminal."""
+    requests, go, output = [directory / name for name in FILES] if directory else map(Path, PASTED)
+    program = (sys.executable, "-m", "experiments.clients.recorded_serving", str(requests), str(go))
+    return Command((*program, *arguments(cell, url=url, dataset=dataset, output=output)), child_env(threads=1))
 
 
 class BenchClient:

@@ -1,0 +1,151 @@
+"""One attempt at one cell, from its directory to its record. Whatever happens inside, a record comes out.
+
+The surprise: `run` raises only when the driver itself is told to stop, and even then the record is written first. Every
+other failure is a value: `status: invalid` with class, phase, message and the log's end.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import OmegaConf
+
+from experiments import environment
+from experiments.errors import CellError
+from experiments.machine import measurement_lock
+from experiments.measurement import Baseline, Findings, measure_cell
+from experiments.record import FILE, SCHEMA, now, number, write_json
+from gates.verdict import Verdict, decide
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from experiments.machine import Cores
+    from experiments.plan import Cell
+    from experiments.progress import Stages
+    from experiments.workloads import Data
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """A cell with all that its study gives it."""
+
+    cell: Cell
+    study: str
+    identity: str
+    directory: Path
+    data: Data
+    cores: Cores
+    lock: str | None
+    baseline: Baseline | None
+
+
+def run(attempt: Attempt, stages: Stages) -> None:
+    """Leaves a record in the attempt's directory. Raises Interrupted only."""
+    started = time.monotonic()
+    opened = opening(attempt)
+    write_json(attempt.directory / FILE, opened)
+    (attempt.directory / "spec.yaml").write_text(OmegaConf.to_yaml(asdict(attempt.cell.spec)))
+    write_json(attempt.directory / "environment.json", environment.capture() | {"cores": asdict(attempt.cores)})
+    try:
+        closing = conclusion(attempt, measure_locked(attempt, stages))
+    except BaseException as error:
+        write_json(attempt.directory / FILE, opened | failure(error, stages.name) | ending(started))
+        if not isinstance(error, Exception):
+            raise
+    else:
+        write_json(attempt.directory / FILE, opened | closing | ending(started))
+
+
+def measure_locked(attempt: Attempt, stages: Stages) -> Findings:
+    stages.enter("wait for the machine")
+    with measurement_lock(attempt.lock, stages.say):
+        findings = measure_cell(
+            attempt.cell.spec, attempt.data, attempt.directory, attempt.cores, attempt.baseline, stages
+        )
+    write_json(attempt.directory / "gate.json", findings.evidence.to_json())
+    return findings
+
+
+def opening(attempt: Attempt) -> dict[str, Any]:
+    """The record of a cell that has not ended: invalid, and all that is known before it starts."""
+    baseline = attempt.baseline
+    return {
+        "schema": SCHEMA,
+        "name": attempt.cell.name,
+        "study": attempt.study,
+        "attempt": number(attempt.directory),
+        "identity": attempt.identity,
+        "status": "invalid",
+        "failure": {"class": "Unfinished", "phase": "start", "message": "the driver ended first", "log_tail": ""},
+        "role": "candidate" if baseline else "baseline",
+        "baseline": baseline.name if baseline else None,
+        "verdict": None,
+        "rule": None,
+        "reason": "unfinished",
+        "change": change(baseline),
+        "axes": attempt.cell.axes,
+        "metrics": None,
+        "task": None,
+        "gates": {},
+        "activation": None,
+        "ruler": None,
+        "flags": [],
+        "environment": environment.summary(environment.capture()),
+        "started_utc": now(),
+        "ended_utc": None,
+        "duration_s": None,
+    }
+
+
+def change(baseline: Baseline | None) -> dict[str, Any] | None:
+    if baseline is None:
+        return None
+    declared = baseline.change
+    return {
+        "class": declared.class_,
+        "parts": list(declared.parts),
+        "declared": declared.declared,
+        "reason": declared.reason,
+    }
+
+
+def conclusion(attempt: Attempt, findings: Findings) -> dict[str, Any]:
+    """What a measured cell changes in its record: figures, gates, verdict."""
+    declared = attempt.baseline.change if attempt.baseline else None
+    verdict: Verdict = decide(declared, findings.gates, faults=findings.faults)
+    return {
+        "status": verdict.status,
+        "failure": None,
+        "verdict": verdict.verdict,
+        "rule": verdict.rule,
+        "reason": verdict.reason,
+        "metrics": asdict(findings.metrics),
+        "task": asdict(findings.score) if findings.score else None,
+        "gates": {gate.name: gate_entry(asdict(gate)) for gate in findings.gates},
+        "activation": findings.activation,
+        "ruler": asdict(findings.ruler),
+        "flags": list(findings.flags),
+        "environment": environment.summary(environment.capture()) | {"load": findings.load},
+    }
+
+
+def gate_entry(gate: dict[str, Any]) -> dict[str, Any]:
+    return {key: gate[key] for key in ("status", "required", "reason", "evidence")}
+
+
+def failure(error: BaseException, phase: str) -> dict[str, Any]:
+    """A failure's part of the record; one that is our own bug carries its traceback as the log's end."""
+    tail = error.log_tail if isinstance(error, CellError) else "".join(traceback.format_exception(error))
+    return {
+        "failure": {"class": type(error).__name__, "phase": phase, "message": str(error), "log_tail": tail},
+        "rule": "infrastructure",
+        "reason": f"{phase}: {error}",
+    }
+
+
+def ending(started: float) -> dict[str, Any]:
+    return {"ended_utc": now(), "duration_s": round(time.monotonic() - started, 3)}

@@ -1,0 +1,76 @@
+"""From composed configurations to plans whose cells cannot be misconfigured any more: checked, with data and identity.
+
+The surprise: this generates data and reads the model's files, yet starts nothing. Whatever is wrong with the last cell
+of a sweep is found before the first one runs.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from experiments import environment, plan, ruler, workloads
+from experiments.checks import checked, registered_variants
+from experiments.clients.bench_serving import check_installed
+from experiments.composition import convert
+from experiments.errors import ConfigError
+from gates.change import Change, ChangeError, classify
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from omegaconf import DictConfig
+
+    from experiments.spec import CellSpec, StudySpec
+
+
+@dataclass(frozen=True)
+class Prepared:
+    cell: plan.Cell
+    data: workloads.Data
+    identity: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    study: StudySpec
+    cells: tuple[Prepared, ...]
+
+    @property
+    def directory(self) -> Path:
+        return Path(self.study.output_dir).absolute() / self.study.study
+
+
+def prepare(configs: Sequence[DictConfig]) -> Iterator[Plan]:
+    """One plan per study, in the order of first appearance. Raises ConfigError."""
+    check_installed()
+    composed = [convert(config) for config in configs]
+    for study, group in itertools.groupby(composed, key=lambda one: one.study):
+        cells = plan.expand([checked(one.cell) for one in group])
+        for candidate in cells[1:]:
+            change_between(cells[0].spec, candidate.spec)
+        yield Plan(study, tuple(with_data(cell, study) for cell in cells))
+
+
+def with_data(cell: plan.Cell, study: StudySpec) -> Prepared:
+    data = workloads.prepare(cell.spec, Path(study.output_dir) / "data")
+    machine = environment.capture()
+    inputs = plan.Inputs(
+        commit=environment.source(machine),
+        harness=ruler.harness(),
+        dataset=data.dataset_sha256,
+        task_data=data.task_sha256,
+        model=ruler.model_revision(Path(cell.spec.model.path)),
+        hardware=environment.hardware_class(machine),
+    )
+    return Prepared(cell, data, plan.identity(cell.spec, inputs))
+
+
+def change_between(baseline: CellSpec, candidate: CellSpec) -> Change:
+    """Raises ConfigError for a declaration that contradicts the difference."""
+    try:
+        return classify(baseline, candidate, registered_variants() if baseline.kernels or candidate.kernels else ())
+    except ChangeError as error:
+        raise ConfigError("change", str(error)) from error

@@ -1,0 +1,99 @@
+"""What a run would do, without doing it: the exact command lines, or a look at the machine it would run on.
+
+The surprise: both come after the whole preparation, so a dry run that prints lines has also proved the configuration,
+the data and the model's files, and its lines can be pasted.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+from filelock import FileLock, Timeout
+
+from experiments import environment, summary
+from experiments.clients import bench_serving
+from experiments.engine import server_command
+from experiments.errors import ConfigError
+from experiments.machine import available_cores, load_average, lock_file, split_cores
+from experiments.ports import HOST, free_port
+from experiments.tracking import open_tracker
+from gates.verdict import INVALID, OK
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from experiments.preparation import Plan, Prepared
+
+MIN_FREE_DISK_GIB = 1.0
+MEMORY_FACTOR = 3.0
+"""Free memory wanted per byte of checkpoint: weights in fp32, and the load itself."""
+
+Check = tuple[str, bool, str]
+
+
+def dry_run(plans: Sequence[Plan]) -> int:
+    """Print what each cell would start, paste-ready, environment included."""
+    for plan in plans:
+        for item in plan.cells:
+            port = free_port()
+            server = server_command(item.cell.spec, port=port, served_name=item.cell.spec.model.name)
+            client = bench_serving.command(item.cell.spec, url=f"http://{HOST}:{port}", dataset=item.data.dataset)
+            print(f"# {plan.study.study}/{item.cell.name}: server\n{server.shell()}")
+            print(f"# {plan.study.study}/{item.cell.name}: client\n{client.shell()}")
+    names = [item.cell.name for plan in plans for item in plan.cells]
+    summary.print_line({"cells": [], "decisions": [], "dry_run": names}, OK)
+    return OK
+
+
+def preflight(plans: Sequence[Plan]) -> int:
+    """Print a line per check; OK, or INVALID where this machine cannot run the plans."""
+    checks = [check for plan in plans for check in machine_checks(plan)]
+    for name, good, detail in checks:
+        print(f"{'ok' if good else 'MISSING':8}{name:16}{detail}")
+    code = OK if all(good for _, good, _ in checks) else INVALID
+    summary.print_line({"cells": [], "decisions": [], "preflight": {name: good for name, good, _ in checks}}, code)
+    return code
+
+
+def machine_checks(plan: Plan) -> Iterator[Check]:
+    yield "configuration", True, f"{len(plan.cells)} cells: {', '.join(item.cell.name for item in plan.cells)}"
+    first = plan.cells[0]
+    cores = split_cores(available_cores(), first.cell.spec.engine.num_threads)
+    yield "cores", bool(cores.server), f"server {cores.server}, client {cores.client}"
+    yield _memory(first)
+    free = shutil.disk_usage(Path(plan.study.output_dir)).free / 2**30
+    yield "disk", free >= MIN_FREE_DISK_GIB, f"{free:.1f} GiB free in {plan.study.output_dir}"
+    yield _lock(plan)
+    one_minute = load_average()[0]
+    yield "load", one_minute < len(available_cores()), f"load average {one_minute:.2f}"
+    if first.cell.spec.engine.device != "cpu":
+        found = environment.gpus()
+        yield "gpu", bool(found), ", ".join(gpu["name"] for gpu in found) or "nvidia-smi reports none"
+    yield _tracking(plan)
+
+
+def _memory(item: Prepared) -> Check:
+    size = sum(file.stat().st_size for file in Path(item.cell.spec.model.path).glob("*.safetensors"))
+    available = psutil.virtual_memory().available
+    detail = f"{available / 2**30:.1f} GiB available for a checkpoint of {size / 2**30:.2f} GiB"
+    return "memory", available > MEMORY_FACTOR * size, detail
+
+
+def _lock(plan: Plan) -> Check:
+    file = lock_file(plan.study.machine.lock)
+    try:
+        with FileLock(file, timeout=0, mode=0o666):
+            return "lock", True, f"{file} is free"
+    except Timeout:
+        return "lock", False, f"another measurement holds {file}"
+
+
+def _tracking(plan: Plan) -> Check:
+    try:
+        open_tracker(plan.study, len(plan.cells))
+    except ConfigError as error:
+        return "tracking", False, str(error)
+    return "tracking", True, plan.study.tracking.uri or "SQLite in output_dir"

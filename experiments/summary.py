@@ -1,0 +1,93 @@
+"""What a run says at its end: a table for people, then one line of JSON for programs, and the exit code.
+
+The surprise: it reads records only. What is not in a record cannot be in the summary.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+from rich.console import Console
+
+from analysis.compare import compare
+from analysis.records import row
+from analysis.render import to_table
+from gates.verdict import CONFIGURATION, Verdict, exit_code
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from experiments.errors import ConfigError
+
+WIDTH = 150
+FIGURES = (
+    "accept_length",
+    "accept_source",
+    "mean_tpot_ms",
+    "median_tpot_ms",
+    "step_ms",
+    "mean_ttft_ms",
+    "output_tok_s",
+)
+
+
+def conclude(records: Sequence[tuple[dict[str, Any], Path]]) -> int:
+    """Print table and JSON line of these records; returns the exit code."""
+    code = exit_code([Verdict(**{key: record[key] for key in ("status", "verdict", "rule", "reason")})
+                      for record, _ in records])  # fmt: skip
+    if records:
+        table = pd.DataFrame([row(record, str(path)) for record, path in records])
+        to_table(compare(table), Console(width=WIDTH))
+    for record, path in records:
+        if record["failure"]:
+            print(f"\n{record['name']}: the log's end ({path})\n{record['failure']['log_tail']}", file=sys.stderr)
+    print_line({"cells": [cell(record, path) for record, path in records], "decisions": decisions(records)}, code)
+    return code
+
+
+def refuse(error: ConfigError | None) -> int:
+    """A configuration error, Hydra's own included (which Hydra has already explained on stderr)."""
+    if error is not None:
+        print(f"configuration error: {error}", file=sys.stderr)
+    print_line({"cells": [], "decisions": [], "error": str(error) if error else "composition failed"}, CONFIGURATION)
+    return CONFIGURATION
+
+
+def cell(record: dict[str, Any], path: Path) -> dict[str, Any]:
+    measured = record["metrics"] or {}
+    return {
+        "name": record["name"],
+        "status": record["status"],
+        "verdict": record["verdict"],
+        "reason": record["reason"],
+        **{key: measured.get(key) for key in FIGURES},
+        "gsm8k_accuracy": (record["task"] or {}).get("accuracy"),
+        "gates": {name: gate["status"] for name, gate in record["gates"].items()},
+        "record": str(path),
+    }
+
+
+def decisions(records: Sequence[tuple[dict[str, Any], Path]]) -> list[dict[str, Any]]:
+    """One entry per candidate that was compared with a baseline."""
+    return [
+        {
+            "cell": record["name"],
+            "baseline": record["baseline"],
+            "change": record["change"]["parts"],
+            "class": record["change"]["class"],
+            "verdict": record["verdict"],
+            "rule": record["rule"],
+            "reason": record["reason"],
+        }
+        for record, _ in records
+        if record["change"] is not None
+    ]
+
+
+def print_line(content: dict[str, Any], code: int) -> None:
+    sys.stderr.flush()
+    print(json.dumps({**content, "exit": code}), flush=True)

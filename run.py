@@ -1,0 +1,43 @@
+"""`python run.py [overrides]`: Hydra composes the cells, experiments/study.py runs them.
+
+The surprise: a Hydra job measures nothing. It adds its cells to the list; the list runs when Hydra is done, so that a
+mistake in the last job of a sweep is found before the first cell starts, and all jobs share one table and one verdict.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import hydra
+
+from experiments import composition, schema
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+configs: list[DictConfig] = []
+
+
+@hydra.main(version_base="1.3", config_path="conf", config_name="config")
+def compose(config: DictConfig) -> None:
+    configs.extend(composition.expand(config))
+
+
+def main() -> int:
+    try:
+        compose()
+    except SystemExit as stop:  # Hydra's own way out: --help, or an error that it has explained on stderr
+        from experiments import summary  # noqa: PLC0415 - seconds of imports that --help need not wait for
+
+        return summary.refuse(None) if stop.code else 0
+    if not configs:  # --cfg, --info
+        return 0
+    from experiments import study  # noqa: PLC0415 - as above
+
+    return study.main(configs)
+
+
+schema.register()
+if __name__ == "__main__":
+    sys.exit(main())
