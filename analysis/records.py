@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SCHEMA = 1
+PATTERN = "attempt-*/record.json"  # not the copies that a tracking store keeps as artifacts
 METRICS = (
     "accept_length",
     "accept_source",
@@ -35,7 +36,7 @@ class RecordError(ValueError):
 
 def load(directory: Path, study: str | None = None) -> pd.DataFrame:
     """The last attempt of every cell under `directory`, by study and cell. Raises RecordError, also for no records."""
-    paths = sorted(directory.rglob("record.json"))
+    paths = sorted(directory.rglob(PATTERN))
     rows = [row(read(path), path.relative_to(directory).as_posix()) for path in paths]
     chosen = [entry for entry in latest(rows) if study in (None, entry["study"])]
     if not chosen:

@@ -144,6 +144,14 @@ def test_the_last_attempt_counts_even_if_it_is_invalid(write):
     assert cells.loc["nextn-3-4", ["attempt", "status"]].tolist() == [10, "invalid"]
 
 
+def test_copies_in_a_tracking_store_are_not_read(write):
+    directory = write(NONE)
+    copy = directory / "artifacts" / "run"
+    copy.mkdir(parents=True)
+    (copy / "record.json").write_text(json.dumps(NONE | {"study": "copy"}))
+    assert list(load(directory)["study"]) == ["depth"]
+
+
 def test_studies_are_kept_apart(write):
     other = record("nextn-3-4", 3.0, study="other")
     directory = write(NONE, record("nextn-3-4", 2.6), other)
@@ -157,7 +165,8 @@ def test_studies_are_kept_apart(write):
     ("text", "message"), [("{", "not JSON"), ('{"schema": 2}', "schema 2"), ('{"schema": 1}', "no key")]
 )
 def test_a_broken_record_is_an_error_that_names_the_file(tmp_path, text, message):
-    (tmp_path / "record.json").write_text(text)
+    (tmp_path / "attempt-1").mkdir()
+    (tmp_path / "attempt-1" / "record.json").write_text(text)
     with pytest.raises(RecordError, match=f"record.json.*{message}"):
         load(tmp_path)
 
