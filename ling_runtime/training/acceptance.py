@@ -34,11 +34,11 @@ def accepted_runs(params: dense.Params, config: ModelConfig, ids: Tensor, depth:
     """How many drafts of each base the trajectory confirms, [B, T - depth - 1] int64; `rows` sequences at a time."""
     runs = []
     for part in ids.split(rows):
-        hidden = dense.forward(params, config, part).hidden
         bases = part.shape[1] - depth - 1
-        drafts = draft.chain(params, config, hidden, part, depth)
+        hidden = dense.forward(params, config, part).hidden[:, :bases]
+        drafts = draft.chain(params, config, hidden, part[:, :-1], depth)
         hits = [
-            dense.logits(params, guess.hidden[:, :bases]).argmax(-1) == part[:, d + 1 : d + 1 + bases]
+            dense.logits(params, guess.hidden).argmax(-1) == part[:, d + 1 : d + 1 + bases]
             for d, guess in enumerate(drafts, 1)
         ]
         runs.append(torch.stack(hits).long().cumprod(0).sum(0))

@@ -31,6 +31,8 @@ def restore(trainer: Trainer, path: Path) -> None:
             p.copy_(saved["params"][name])
     for optimizer, state in zip(trainer.optimizers, saved["optimizers"], strict=True):
         optimizer.load_state_dict(state)
+        for group in optimizer.param_groups:
+            group["lr"] = trainer.lr
     trainer.step = saved["step"]
 
 

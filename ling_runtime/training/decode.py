@@ -16,6 +16,7 @@ from torch import Tensor
 from ling_runtime.training.dense import (
     PLAIN,
     Params,
+    embed,
     feed_forward,
     kda_output,
     kda_project,
@@ -27,6 +28,7 @@ from ling_runtime.training.dense import (
     wide,
 )
 from ling_runtime.training.kda import KdaInputs, recurrent_step
+from ling_runtime.training.replay import Replay
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,13 +38,12 @@ if TYPE_CHECKING:
 
 @dataclass
 class Decoder:
-    """State of a batch of sequences of at most `capacity` tokens, advanced one position at a time."""
+    """State of a batch of sequences of at most `capacity` tokens, advanced one position at a time, all in place."""
 
     params: Params
     config: ModelConfig
     batch: int
     capacity: int
-    position: int = 0
     states: dict[int, Tensor] = field(default_factory=dict)
     past: dict[int, Tensor] = field(default_factory=dict)
     keys: dict[int, Tensor] = field(default_factory=dict)
@@ -51,6 +52,7 @@ class Decoder:
     def __post_init__(self) -> None:
         config, new = self.config, wide(self.params["model.norm.weight"]).new_zeros
         heads, width, batch = config.num_attention_heads, config.head_dim, self.batch
+        self.position = new(1, dtype=torch.long)
         self.layers = [under(self.params, f"model.layers.{i}.") for i in range(config.num_hidden_layers)]
         for i in config.layers(mla=False):
             self.states[i] = new(batch, heads, width, width)
@@ -62,29 +64,30 @@ class Decoder:
     def step(self, ids: Tensor) -> Tensor:
         """Feed one token per sequence, ids [B]; gives the hidden state after the final norm, [B, D]."""
         config, eps = self.config, self.config.rms_norm_eps
-        x = self.params["model.word_embeddings.weight"][ids][:, None]
+        x = embed(self.params, ids)[:, None]
         for i, p in enumerate(self.layers):
             attend = self._mla if config.is_mla(i) else self._kda
             x = x + attend(rms(x, p["input_layernorm.weight"], eps), under(p, "attention."), i)
-            normed = rms(x, p["post_attention_layernorm.weight"], eps)
-            x = x + feed_forward(normed, under(p, "mlp."), config, i, PLAIN)[0]
+            x = feed_forward(x, p, config, i, PLAIN)[0]
         self.position += 1
         return rms(x, self.params["model.norm.weight"], eps)[:, 0]
 
     def _kda(self, x: Tensor, p: Params, layer: int) -> Tensor:
         projections = kda_project(x, p, self.config, self.past[layer])
-        self.past[layer] = torch.cat([self.past[layer], projections.raw], 1)[:, 1:]
+        self.past[layer].copy_(torch.cat([self.past[layer][:, 1:], projections.raw], 1))
         row = KdaInputs(*(value[:, 0] for value in projections.inputs))
-        self.states[layer], out = recurrent_step(self.states[layer], row)
+        state, out = recurrent_step(self.states[layer], row)
+        self.states[layer].copy_(state)
         return kda_output(out[:, None], projections.gate, p, self.config)
 
     def _mla(self, x: Tensor, p: Params, layer: int) -> Tensor:
-        here = self.position
-        q, k, v, gate = mla_project(x, p, self.config, torch.tensor([here], device=x.device))
-        self.keys[layer][:, :, here : here + 1] = k
-        self.values[layer][:, :, here : here + 1] = v
-        keys, values = self.keys[layer][:, :, : here + 1], self.values[layer][:, :, : here + 1]
-        return mla_output(F.scaled_dot_product_attention(q, keys, values), gate, p)
+        q, k, v, gate = mla_project(x, p, self.config, self.position)
+        self.keys[layer].index_copy_(2, self.position, k)
+        self.values[layer].index_copy_(2, self.position, v)
+        written = torch.arange(self.capacity, device=x.device)[None] <= self.position
+        return mla_output(
+            F.scaled_dot_product_attention(q, self.keys[layer], self.values[layer], attn_mask=written), gate, p
+        )
 
 
 @torch.inference_mode()
@@ -92,12 +95,18 @@ def generate_greedily(params: Params, config: ModelConfig, prompts: Sequence[Seq
     """Continue every prompt greedily to `length` tokens in all; gives ids [B, length] on the parameters' device."""
     device = params["lm_head.weight"].device
     ids = torch.zeros(len(prompts), length, dtype=torch.long)
-    given = torch.tensor([len(prompt) for prompt in prompts], device=device)
     for row, prompt in zip(ids, prompts, strict=True):
-        row[: len(prompt)] = torch.tensor(prompt[:length])
-    ids = ids.to(device)
+        row[: len(prompt)] = torch.tensor(prompt)
+    given = torch.tensor([len(prompt) for prompt in prompts], device=device)[:, None]
     decoder = Decoder(params, config, len(prompts), length)
-    for t in range(length - 1):
-        best = logits(params, decoder.step(ids[:, t])).argmax(-1)
-        ids[:, t + 1] = torch.where(given > t + 1, ids[:, t + 1], best)
-    return ids
+
+    def advance(ids: Tensor) -> Tensor:
+        here = decoder.position.clone()
+        best = logits(params, decoder.step(ids.index_select(1, here)[:, 0])).argmax(-1, keepdim=True)
+        following = ids.index_select(1, here + 1)
+        return ids.index_copy_(1, here + 1, torch.where(given > here + 1, following, best))
+
+    replay, ids = Replay(advance), ids.to(device)
+    for _ in range(length - 1):
+        ids = replay(ids)
+    return ids.clone()

@@ -179,39 +179,56 @@ def moe(x: Tensor, p: Params, config: ModelConfig, limit: Tensor, shared_limit: 
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The model
+# Residual blocks: norm, sublayer, sum
 
 
-@dataclass
-class Kernels:
-    """The four sublayers, replaceable by their compiled selves."""
+def kda_block(x: Tensor, norm: Tensor, p: Params, config: ModelConfig) -> Tensor:
+    return x + kda(rms(x, norm, config.rms_norm_eps), p, config)
 
-    kda: Callable[..., Tensor] = kda
-    mla: Callable[..., Tensor] = mla
-    mlp: Callable[..., Tensor] = mlp
-    moe: Callable[..., tuple[Tensor, Tensor]] = moe
+
+def mla_block(x: Tensor, norm: Tensor, p: Params, config: ModelConfig, positions: Tensor) -> Tensor:
+    return x + mla(rms(x, norm, config.rms_norm_eps), p, config, positions)
+
+
+def mlp_block(x: Tensor, norm: Tensor, p: Params, config: ModelConfig, limit: Tensor) -> Tensor:
+    return x + mlp(rms(x, norm, config.rms_norm_eps), p, limit)
+
+
+def moe_block(
+    x: Tensor, norm: Tensor, p: Params, config: ModelConfig, limit: Tensor, shared_limit: Tensor
+) -> tuple[Tensor, Tensor]:
+    out, load = moe(rms(x, norm, config.rms_norm_eps), p, config, limit, shared_limit)
+    return x + out, load
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The four residual blocks, replaceable by their compiled selves."""
+
+    kda: Callable[..., Tensor] = kda_block
+    mla: Callable[..., Tensor] = mla_block
+    mlp: Callable[..., Tensor] = mlp_block
+    moe: Callable[..., tuple[Tensor, Tensor]] = moe_block
 
     @classmethod
-    def compiled(cls) -> Kernels:
-        return cls(*(torch.compile(f, dynamic=False) for f in (kda, mla, mlp, moe)))  # type: ignore[arg-type]
+    def compiled(cls) -> Blocks:
+        return cls(*(torch.compile(f, dynamic=False) for f in (kda_block, mla_block, mlp_block, moe_block)))
 
 
-PLAIN = Kernels()
+PLAIN = Blocks()
 
 
-def limits(config: ModelConfig, layer: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Clamps of the routed and the shared experts as scalars, infinite where there is none."""
-    routed, shared = (value or torch.inf for value in config.swiglu_limits(layer))
-    return like.new_full((), routed), like.new_full((), shared)
-
-
-def feed_forward(
-    x: Tensor, p: Params, config: ModelConfig, layer: int, kernels: Kernels
-) -> tuple[Tensor, Tensor | None]:
-    limit, shared_limit = limits(config, layer, x)
+def feed_forward(x: Tensor, p: Params, config: ModelConfig, layer: int, blocks: Blocks) -> tuple[Tensor, Tensor | None]:
+    """The second block of a layer, p its parameters; a load where the layer routes."""
+    norm, ffn = p["post_attention_layernorm.weight"], under(p, "mlp.")
+    limit, shared_limit = (x.new_full((), value or torch.inf) for value in config.swiglu_limits(layer))
     if config.is_dense(layer):
-        return kernels.mlp(x, p, torch.full_like(limit, torch.inf)), None
-    return kernels.moe(x, p, config, limit, shared_limit)
+        return blocks.mlp(x, norm, ffn, config, x.new_full((), torch.inf)), None
+    return blocks.moe(x, norm, ffn, config, limit, shared_limit)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The model
 
 
 class Trunk(NamedTuple):
@@ -221,21 +238,22 @@ class Trunk(NamedTuple):
     """Expert loads by layer."""
 
 
-def forward(params: Params, config: ModelConfig, ids: Tensor, kernels: Kernels = PLAIN) -> Trunk:
-    x = params["model.word_embeddings.weight"][ids]
+def embed(params: Params, ids: Tensor) -> Tensor:
+    return F.embedding(ids, params["model.word_embeddings.weight"])
+
+
+def forward(params: Params, config: ModelConfig, ids: Tensor, blocks: Blocks = PLAIN) -> Trunk:
+    x = embed(params, ids)
     positions = torch.arange(ids.shape[1], device=ids.device)
     loads: dict[int, Tensor] = {}
     for layer in range(config.num_hidden_layers):
         p = under(params, f"model.layers.{layer}.")
-        attention = under(p, "attention.")
-        normed = rms(x, p["input_layernorm.weight"], config.rms_norm_eps)
+        norm, attention = p["input_layernorm.weight"], under(p, "attention.")
         if config.is_mla(layer):
-            x = x + kernels.mla(normed, attention, config, positions)
+            x = blocks.mla(x, norm, attention, config, positions)
         else:
-            x = x + kernels.kda(normed, attention, config)
-        normed = rms(x, p["post_attention_layernorm.weight"], config.rms_norm_eps)
-        out, load = feed_forward(normed, under(p, "mlp."), config, layer, kernels)
-        x = x + out
+            x = blocks.kda(x, norm, attention, config)
+        x, load = feed_forward(x, p, config, layer, blocks)
         if load is not None:
             loads[layer] = load
     return Trunk(rms(x, params["model.norm.weight"], config.rms_norm_eps), loads)

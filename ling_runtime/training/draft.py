@@ -16,9 +16,10 @@ from torch import Tensor
 
 from ling_runtime.training.dense import (
     PLAIN,
-    Kernels,
+    Blocks,
     MlaProjections,
     Params,
+    embed,
     feed_forward,
     mla_output,
     mla_project,
@@ -40,32 +41,43 @@ class Draft(NamedTuple):
 
 
 def chain(
-    params: Params, config: ModelConfig, hidden: Tensor, ids: Tensor, depth: int, kernels: Kernels = PLAIN
+    params: Params, config: ModelConfig, hidden: Tensor, ids: Tensor, depth: int, blocks: Blocks = PLAIN
 ) -> list[Draft]:
-    """Drafts of depths 1 to `depth` for bases 0 .. T - depth - 1, fed with the sequence's own tokens.
+    """Drafts of depths 1 to `depth` for every base of hidden [B, n, D], fed with the sequence's own ids [B, n + depth].
 
-    Depth d of base i guesses token i + d + 1, so the last base lacks a label at the last depth.
+    Depth d of base i reads token i + d and guesses token i + d + 1.
     """
-    layer = config.num_hidden_layers
-    p = under(params, f"model.layers.{layer}.")
-    attention, ffn = under(p, "attention."), under(p, "mlp.")
-    eps = config.rms_norm_eps
-    bases = ids.shape[1] - depth
+    p = under(params, f"model.layers.{config.num_hidden_layers}.")
+    bases = hidden.shape[1]
+    assert ids.shape[1] == bases + depth
     positions = torch.arange(bases, device=ids.device)
-    hidden = hidden[:, :bases]
     rows: list[MlaProjections] = []
     drafts: list[Draft] = []
     for d in range(1, depth + 1):
-        token = params["model.word_embeddings.weight"][ids[:, d : d + bases]]
-        joined = torch.cat([rms(token, p["enorm.weight"], eps), rms(hidden, p["hnorm.weight"], eps)], -1)
-        x = F.linear(joined, p["eh_proj.weight"])
-        rows.append(mla_project(rms(x, p["input_layernorm.weight"], eps), attention, config, positions + d - 1))
-        x = x + mla_output(_chain_attention(rows), rows[-1].gate, attention)
-        out, load = feed_forward(rms(x, p["post_attention_layernorm.weight"], eps), ffn, config, layer, kernels)
-        hidden = rms(x + out, p["final_layernorm.weight"], eps)
-        assert load is not None
+        x = _join(embed(params, ids[:, d : d + bases]), hidden, p, config)
+        x, load = _layer(x, rows, positions + d - 1, p, config, blocks)
+        hidden = rms(x, p["final_layernorm.weight"], config.rms_norm_eps)
         drafts.append(Draft(hidden, load))
     return drafts
+
+
+def _join(token: Tensor, hidden: Tensor, p: Params, config: ModelConfig) -> Tensor:
+    eps = config.rms_norm_eps
+    both = torch.cat([rms(token, p["enorm.weight"], eps), rms(hidden, p["hnorm.weight"], eps)], -1)
+    return F.linear(both, p["eh_proj.weight"])
+
+
+def _layer(
+    x: Tensor, rows: list[MlaProjections], positions: Tensor, p: Params, config: ModelConfig, blocks: Blocks
+) -> tuple[Tensor, Tensor]:
+    """One depth; leaves its keys and values in `rows` for the depths to come."""
+    attention = under(p, "attention.")
+    normed = rms(x, p["input_layernorm.weight"], config.rms_norm_eps)
+    rows.append(mla_project(normed, attention, config, positions))
+    x = x + mla_output(_chain_attention(rows), rows[-1].gate, attention)
+    x, load = feed_forward(x, p, config, config.num_hidden_layers, blocks)
+    assert load is not None
+    return x, load
 
 
 def _chain_attention(rows: Sequence[MlaProjections]) -> Tensor:

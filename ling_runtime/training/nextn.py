@@ -13,7 +13,7 @@ import random
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -26,49 +26,50 @@ from ling_runtime.training.decode import generate_greedily
 from ling_runtime.training.documents import plain, question
 from ling_runtime.training.optimizer import optimizers
 from ling_runtime.training.packing import Packing, stream
-from ling_runtime.training.pretrain import balance
+from ling_runtime.training.pretrain import balance, descend, trainable
 from ling_runtime.training.problems.generate import problem
 from ling_runtime.training.problems.templates import SEEN
+from ling_runtime.training.replay import Replay
 from ling_runtime.training.schedule import Schedule
 from ling_runtime.weights import load, save, tensor_specs
 
 if TYPE_CHECKING:
-    from ling_runtime.training.dense import Kernels, Params
+    from collections.abc import Iterator
+
+    from ling_runtime.training.dense import Blocks, Params
+    from ling_runtime.training.packing import Shard
 
 
-@dataclass(frozen=True)
-class Objective:
-    """Mean loss per depth and the share of drafts that agree with the target, both [depth]."""
+class Progress(NamedTuple):
+    """Mean loss per depth and the share of drafts that agree with the target, both [depth]; expert load [E]."""
 
     loss: Tensor
     agreement: Tensor
     load: Tensor
 
 
-def objective(
-    params: Params, config: ModelConfig, ids: Tensor, depth: int, kernels: Kernels = dense.PLAIN
-) -> Objective:
+def objective(params: Params, config: ModelConfig, ids: Tensor, depth: int, blocks: Blocks = dense.PLAIN) -> Progress:
     with torch.no_grad():
-        hidden = dense.forward(params, config, ids, kernels).hidden
+        hidden = dense.forward(params, config, ids, blocks).hidden
         choice = dense.logits(params, hidden).argmax(-1)  # choice[t] is the target's token t + 1
-    followed = F.pad(ids[:, 1:] == choice[:, :-1], (1, 0), value=True)
-    drafts = draft.chain(params, config, hidden, ids, depth, kernels)
-    bases = ids.shape[1] - depth
-    reached = torch.ones_like(ids[:, :bases], dtype=torch.bool)
+    followed = F.pad(ids[:, 1:] == choice[:, :-1], (1, depth), value=False)
+    labels = F.pad(choice, (0, depth))
+    bases = ids.shape[1]
+    counted = F.pad(torch.ones_like(ids[:, depth:], dtype=torch.bool), (0, depth))
     losses, agreements = [], []
+    drafts = draft.chain(params, config, hidden, F.pad(ids, (0, depth)), depth, blocks)
     for d, guess in enumerate(drafts, 1):
-        if d > 1:
-            reached = reached & followed[:, d : d + bases]
-        label = choice[:, d : d + bases][reached]
-        scores = dense.logits(params, guess.hidden[reached])
-        losses.append(F.cross_entropy(scores, label))
-        agreements.append((scores.argmax(-1) == label).float().mean())
+        counted = counted & followed[:, d : d + bases] if d > 1 else counted
+        label = torch.where(counted, labels[:, d : d + bases], -100)
+        scores = dense.logits(params, guess.hidden)
+        losses.append(F.cross_entropy(scores.flatten(0, 1), label.flatten()))
+        agreements.append((scores.argmax(-1) == label).sum() / counted.sum())
     load = torch.stack([guess.load for guess in drafts]).mean(0)
-    return Objective(torch.stack(losses), torch.stack(agreements), load)
+    return Progress(torch.stack(losses), torch.stack(agreements), load)
 
 
 def own_texts(params: Params, config: ModelConfig, tokenizer: Tokenizer, rows: int, length: int, seed: int) -> Tensor:
-    """Texts the target wrote greedily after zero to five worked problems and a question, [rows, length] on its device."""
+    """What the target writes greedily after zero to five worked problems and a question, [rows, length]."""
     rng = random.Random(f"own texts {seed}")
 
     def draw_prompt() -> list[int]:
@@ -79,41 +80,69 @@ def own_texts(params: Params, config: ModelConfig, tokenizer: Tokenizer, rows: i
     return generate_greedily(params, config, [draw_prompt() for _ in range(rows)], length)
 
 
-def train(args: argparse.Namespace, params: Params, config: ModelConfig, tokenizer: Tokenizer) -> None:
-    layer = config.num_hidden_layers
-    prefix = f"model.layers.{layer}."
-    own = own_texts(params, config, tokenizer, args.own_rows, args.length, args.seed)
-    weights = {n: p.requires_grad_() for n, p in params.items() if n.startswith(prefix) and "expert_bias" not in n}
-    schedule = Schedule(args.lr, args.steps, rise=50, fall=0.7)
-    movers = optimizers(weights, args.lr)
-    kernels = dense.Kernels.compiled() if args.compile else dense.PLAIN
-    packing = Packing(
-        tokenizer_file=args.model / "tokenizer.json", seed=args.seed + 1, rows=args.rows // 2, length=args.length
-    )
-    started, deadline = time.monotonic(), time.monotonic() + args.seconds
-    with stream(packing, 0, args.workers) as batches:
-        for step in range(args.steps):
-            given = torch.from_numpy(next(batches)).to(own.device).long()
-            picked = own[torch.randint(len(own), (args.rows // 2,), device=own.device)]
-            ids = torch.cat([given, picked])
-            with torch.autocast(ids.device.type, torch.bfloat16, enabled=ids.is_cuda):
-                result = objective(params, config, ids, args.depth, kernels)
-            result.loss.mean().backward()  # type: ignore[no-untyped-call]
-            torch.nn.utils.clip_grad_norm_(weights.values(), 1.0)
-            for mover in movers:
-                for group in mover.param_groups:
-                    group["lr"] = schedule.at(step)
-                mover.step()
-                mover.zero_grad()
-            balance(params, {layer: result.load}, 1e-3)
-            if step % 50 == 0:
-                agreement = " ".join(f"{share:.3f}" for share in result.agreement.tolist())
-                print(f"nextn {step} agreement {agreement} {time.monotonic() - started:.0f} s", flush=True)
-            if time.monotonic() > deadline:
-                break
+@dataclass
+class Trainer:
+    """The draft layer's weights in motion; everything else of `params` stands still."""
+
+    params: Params
+    config: ModelConfig
+    depth: int
+    schedule: Schedule
+    blocks: Blocks
+    step: int = 0
+
+    def __post_init__(self) -> None:
+        prefix = f"model.layers.{self.config.num_hidden_layers}."
+        self.weights = trainable({n: p for n, p in self.params.items() if n.startswith(prefix)})
+        self.lr = torch.zeros((), device=self.params["lm_head.weight"].device)
+        self.optimizers = optimizers(self.weights, self.lr)
+        self.update = Replay(self._update)
+
+    def train_step(self, ids: Tensor) -> Progress:
+        self.lr.fill_(self.schedule.at(self.step))
+        self.step += 1
+        return self.update(ids)
+
+    def _update(self, ids: Tensor) -> Progress:
+        with torch.autocast(ids.device.type, torch.bfloat16, enabled=ids.is_cuda):
+            result = objective(self.params, self.config, ids, self.depth, self.blocks)
+        torch.autograd.backward(result.loss.mean())
+        descend(self.weights, self.optimizers, clip=1.0)
+        balance(self.params, {self.config.num_hidden_layers: result.load}, rate=1e-3)
+        return result._replace(loss=result.loss.detach())
+
+
+def run(trainer: Trainer, given: Iterator[Shard], own: Tensor, deadline: float) -> None:
+    """Train on rows of `given` and as many drawn from `own`, until the schedule ends or the clock reads `deadline`."""
+    started = time.monotonic()
+    while trainer.step < trainer.schedule.steps and time.monotonic() < deadline:
+        shard = torch.from_numpy(next(given)).to(own.device).long()
+        drawn = own[torch.randint(len(own), (len(shard),), device=own.device)]
+        result = trainer.train_step(torch.cat([shard, drawn]))
+        if trainer.step % 100 == 0:
+            agreement = " ".join(f"{share:.3f}" for share in result.agreement.tolist())
+            print(f"nextn step {trainer.step} agreement {agreement} {time.monotonic() - started:.0f} s", flush=True)
 
 
 def main() -> None:
+    args = _arguments()
+    torch.manual_seed(args.seed)
+    config = ModelConfig.from_pretrained(args.model)
+    stored = load(args.weights, tensor_specs(config))
+    params = {name: value.float().to(args.device) for name, value in stored.items()}
+    tokenizer_file = args.model / "tokenizer.json"
+    tokenizer = Tokenizer.from_file(str(tokenizer_file))
+    own = own_texts(params, config, tokenizer, args.own_rows, args.length, args.seed)
+    blocks = dense.Blocks.compiled() if args.compile else dense.PLAIN
+    trainer = Trainer(params, config, args.depth, Schedule(args.lr, args.steps, rise=50, fall=0.7), blocks)
+    packing = Packing(tokenizer_file=tokenizer_file, seed=args.seed + 1, rows=args.rows // 2, length=args.length)
+    with stream(packing, 0, args.workers) as given:
+        run(trainer, given, own.clone(), time.monotonic() + args.seconds)
+    args.out.mkdir(parents=True, exist_ok=True)
+    save(args.out, {n: p.detach().cpu() for n, p in params.items()}, config)
+
+
+def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True, help="directory with config.json and tokenizer.json")
     parser.add_argument("--weights", type=Path, required=True, help="directory of the target's model.safetensors")
@@ -121,7 +150,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--depth", type=int, default=5)
-    parser.add_argument("--lr", type=float, default=2e-3)
+    parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--own-rows", type=int, default=4096)
     parser.add_argument("--length", type=int, default=1024)
@@ -129,14 +158,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--compile", action="store_true")
-    args = parser.parse_args()
-    torch.manual_seed(args.seed)
-    config = ModelConfig.from_pretrained(args.model)
-    stored = load(args.weights, tensor_specs(config))
-    params = {name: value.float().to(args.device) for name, value in stored.items()}
-    train(args, params, config, Tokenizer.from_file(str(args.model / "tokenizer.json")))
-    args.out.mkdir(parents=True, exist_ok=True)
-    save(args.out, {n: p.detach().cpu() for n, p in params.items()}, config)
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

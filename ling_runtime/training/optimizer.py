@@ -33,7 +33,9 @@ def orthogonalise(x: Tensor) -> Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    def __init__(self, params: list[Tensor], lr: float, momentum: float = 0.95, weight_decay: float = 0.1) -> None:
+    """The learning rate is a tensor, so that a captured step follows its schedule."""
+
+    def __init__(self, params: list[Tensor], lr: Tensor, momentum: float = 0.95, weight_decay: float = 0.1) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()
@@ -43,26 +45,29 @@ class Muon(torch.optim.Optimizer):
             for p in group["params"]:
                 shapes[p.shape].append(p)
             for same in shapes.values():
-                self._step_batch(same, group)
+                self._step_batch(same, **{k: group[k] for k in ("lr", "momentum", "weight_decay")})
 
-    def _step_batch(self, params: list[Tensor], group: dict[str, float]) -> None:
-        momenta = [self.state[p].setdefault("momentum", torch.zeros_like(p)) for p in params]
-        grads = [p.grad for p in params]
-        torch._foreach_lerp_(momenta, grads, 1 - group["momentum"])
-        looked_ahead = torch._foreach_lerp(grads, momenta, group["momentum"])  # noqa: SLF001
-        rows, columns = params[0].shape
-        updates = orthogonalise(torch.stack(looked_ahead)) * (_UPDATE_RMS * max(rows, columns) ** 0.5)
-        torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])
-        torch._foreach_add_(params, list(updates.unbind()), alpha=-group["lr"])
+    def _step_batch(self, params: list[Tensor], lr: Tensor, momentum: float, weight_decay: float) -> None:
+        for p in params:
+            if "momentum" not in self.state[p]:
+                self.state[p]["momentum"] = torch.zeros_like(p)
+        averages = [self.state[p]["momentum"] for p in params]
+        gradients = [p.grad for p in params if p.grad is not None]
+        torch._foreach_lerp_(averages, gradients, 1 - momentum)
+        looked_ahead = torch._foreach_lerp(gradients, averages, momentum)  # noqa: SLF001
+        scale = _UPDATE_RMS * max(params[0].shape) ** 0.5
+        updates = orthogonalise(torch.stack(looked_ahead)) * (-lr * scale)
+        torch._foreach_mul_(params, 1 - lr * weight_decay)
+        torch._foreach_add_(params, list(updates.unbind()))
 
 
-def optimizers(params: Mapping[str, Tensor], lr: float, weight_decay: float = 0.1) -> list[torch.optim.Optimizer]:
-    """Muon over matrices of the layers, AdamW over embedding, head, router, norms and biases."""
+def optimizers(params: Mapping[str, Tensor], lr: Tensor, weight_decay: float = 0.1) -> list[torch.optim.Optimizer]:
+    """Muon over matrices of the layers, AdamW over embedding, head, router, norms and biases; both read `lr`."""
     muon = [p for name, p in params.items() if _is_hidden_matrix(name, p)]
     others = [p for name, p in params.items() if not _is_hidden_matrix(name, p)]
-    fused = bool(others) and others[0].is_cuda
-    adam = torch.optim.AdamW(others, lr=lr, betas=(0.9, 0.95), weight_decay=0.0, fused=fused)
-    return [*([Muon(muon, lr, weight_decay=weight_decay)] if muon else []), adam]
+    gpu = lr.is_cuda
+    adam = torch.optim.AdamW(others, lr=lr, betas=(0.9, 0.95), weight_decay=0.0, fused=gpu, capturable=gpu)
+    return [Muon(muon, lr, weight_decay=weight_decay), adam]
 
 
 def _is_hidden_matrix(name: str, p: Tensor) -> bool:

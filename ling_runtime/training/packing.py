@@ -12,7 +12,7 @@ import random
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+Shard: TypeAlias = "np.ndarray[tuple[int, int], np.dtype[np.uint16]]"
 CHAT_SHARE = 0.04
 
 
@@ -36,7 +37,7 @@ class Packing:
     """Rows of one shard, which is one training batch."""
     length: int
 
-    def shard(self, index: int) -> np.ndarray[tuple[int, int], np.dtype[np.uint16]]:
+    def shard(self, index: int) -> Shard:
         """Batch `index`, [rows, length]; every row starts at a problem's start."""
         tokenizer = _tokenizer(str(self.tokenizer_file))
         rng = random.Random(f"pack {self.seed} {self.length} {index}")
@@ -61,9 +62,7 @@ def _row(rng: random.Random, tokenizer: Tokenizer, length: int) -> list[int]:
 
 
 @contextmanager
-def stream(
-    packing: Packing, first: int, workers: int
-) -> Iterator[Iterator[np.ndarray[tuple[int, int], np.dtype[np.uint16]]]]:
+def stream(packing: Packing, first: int, workers: int) -> Iterator[Iterator[Shard]]:
     """Shards from `first` on, in order, made ahead of time by `workers` processes (0: in this one)."""
     if not workers:
         yield map(packing.shard, _count(first))
@@ -79,9 +78,7 @@ def _count(first: int) -> Iterator[int]:
         first += 1
 
 
-def _ahead(
-    pool: multiprocessing.pool.Pool, packing: Packing, first: int, depth: int
-) -> Iterator[np.ndarray[tuple[int, int], np.dtype[np.uint16]]]:
+def _ahead(pool: multiprocessing.pool.Pool, packing: Packing, first: int, depth: int) -> Iterator[Shard]:
     make = partial(pool.apply_async, packing.shard)
     pending = [make((first + k,)) for k in range(depth)]
     for index in _count(first + depth):

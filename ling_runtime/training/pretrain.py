@@ -24,15 +24,15 @@ from ling_runtime.training.checkpoint import restore, store
 from ling_runtime.training.initialise import initialise
 from ling_runtime.training.optimizer import optimizers
 from ling_runtime.training.packing import Packing, stream
+from ling_runtime.training.replay import Replay
 from ling_runtime.training.schedule import Schedule
 from ling_runtime.weights import save
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    import numpy as np
-
-    from ling_runtime.training.dense import Kernels, Params
+    from ling_runtime.training.dense import Blocks, Params
+    from ling_runtime.training.packing import Shard
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,13 +56,17 @@ class Losses:
     loads: dict[int, Tensor]
 
 
-def losses(params: Params, config: ModelConfig, ids: Tensor, kernels: Kernels, head: Callable[..., Tensor]) -> Losses:
-    trunk = dense.forward(params, config, ids, kernels)
+def losses(params: Params, config: ModelConfig, ids: Tensor, blocks: Blocks, head: Callable[..., Tensor]) -> Losses:
+    trunk = dense.forward(params, config, ids, blocks)
+    (guess,) = draft.chain(params, config, trunk.hidden, F.pad(ids, (0, 1)), 1, blocks)
+    loads = {**trunk.loads, config.num_hidden_layers: guess.load}
     lm_head = params["lm_head.weight"]
-    target = head(trunk.hidden[:, :-1], lm_head, ids[:, 1:])
-    (guess,) = draft.chain(params, config, trunk.hidden, ids, 1, kernels)
-    nextn = head(guess.hidden[:, :-1], lm_head, ids[:, 2:])
-    return Losses(target, nextn, {**trunk.loads, config.num_hidden_layers: guess.load})
+    return Losses(head(trunk.hidden, lm_head, shifted(ids, 1)), head(guess.hidden, lm_head, shifted(ids, 2)), loads)
+
+
+def shifted(ids: Tensor, by: int) -> Tensor:
+    """Labels `by` tokens ahead; positions past the end are ignored by the loss."""
+    return F.pad(ids[:, by:], (0, by), value=-100)
 
 
 def head_loss(hidden: Tensor, lm_head: Tensor, labels: Tensor) -> Tensor:
@@ -83,36 +87,42 @@ class Trainer:
     params: Params
     config: ModelConfig
     recipe: Recipe
-    kernels: Kernels
+    blocks: Blocks
     head: Callable[..., Tensor]
     step: int = 0
 
     def __post_init__(self) -> None:
         self.weights = trainable(self.params)
-        self.optimizers = optimizers(self.weights, self.recipe.schedule.peak)
+        self.lr = torch.zeros((), device=self.params["lm_head.weight"].device)
+        self.optimizers = optimizers(self.weights, self.lr)
+        self.update = Replay(self._update)
 
     def train_step(self, ids: Tensor) -> Losses:
-        with torch.autocast(ids.device.type, torch.bfloat16, enabled=ids.is_cuda):
-            result = losses(self.params, self.config, ids, self.kernels, self.head)
-        (result.target + self.recipe.nextn_weight * result.nextn).backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(self.weights.values(), self.recipe.clip)
-        for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = self.recipe.schedule.at(self.step)
-            optimizer.step()
-            optimizer.zero_grad()
-        balance(self.params, result.loads, self.recipe.bias_rate)
+        self.lr.fill_(self.recipe.schedule.at(self.step))
         self.step += 1
-        return result
+        return self.update(ids)
+
+    def _update(self, ids: Tensor) -> Losses:
+        with torch.autocast(ids.device.type, torch.bfloat16, enabled=ids.is_cuda):
+            result = losses(self.params, self.config, ids, self.blocks, self.head)
+        torch.autograd.backward(result.target + self.recipe.nextn_weight * result.nextn)
+        descend(self.weights, self.optimizers, self.recipe.clip)
+        balance(self.params, result.loads, self.recipe.bias_rate)
+        return Losses(result.target.detach(), result.nextn.detach(), result.loads)
 
 
-def run(
-    trainer: Trainer, batches: Iterator[np.ndarray[tuple[int, int], np.dtype[np.uint16]]], device: str, deadline: float
-) -> None:
+def descend(weights: Params, movers: list[torch.optim.Optimizer], clip: float) -> None:
+    torch.nn.utils.clip_grad_norm_(weights.values(), clip)
+    for mover in movers:
+        mover.step()
+        mover.zero_grad()
+
+
+def run(trainer: Trainer, batches: Iterator[Shard], deadline: float) -> None:
     """Train until the schedule's last step or the clock reads `deadline`, with a progress line now and then."""
     started, tokens, first = time.monotonic(), 0, trainer.step
     while trainer.step < trainer.recipe.schedule.steps and time.monotonic() < deadline:
-        ids = torch.from_numpy(next(batches)).to(device, non_blocking=True).long()
+        ids = torch.from_numpy(next(batches)).to(trainer.lr.device).long()
         result = trainer.train_step(ids)
         tokens += ids.numel()
         if trainer.step % 100 == 0 or trainer.step == first + 1:
@@ -126,16 +136,16 @@ def main() -> None:
     torch.manual_seed(args.seed)
     config = ModelConfig.from_pretrained(args.model)
     params = {n: p.to(args.device) for n, p in initialise(config, args.seed).items()}
-    kernels = dense.Kernels.compiled() if args.compile else dense.PLAIN
+    blocks = dense.Blocks.compiled() if args.compile else dense.PLAIN
     head = torch.compile(head_loss, dynamic=False) if args.compile else head_loss
     schedule = Schedule(args.lr, args.steps, rise=args.rise, fall=args.fall)
-    trainer = Trainer(params, config, Recipe(schedule=schedule), kernels, head)
+    trainer = Trainer(params, config, Recipe(schedule=schedule), blocks, head)
     if args.resume:
         restore(trainer, args.resume)
     packing = Packing(tokenizer_file=args.model / "tokenizer.json", seed=args.seed, rows=args.rows, length=args.length)
     deadline = time.monotonic() + args.seconds
     with stream(packing, trainer.step, args.workers) as batches:
-        run(trainer, batches, args.device, deadline)
+        run(trainer, batches, deadline)
     args.out.mkdir(parents=True, exist_ok=True)
     store(trainer, args.out / "checkpoint.pt")
     save(args.out, {n: p.detach().cpu() for n, p in params.items()}, config)

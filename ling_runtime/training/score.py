@@ -1,8 +1,8 @@
 """Scores a checkpoint as the server will be scored: five-shot greedy answers, and how far drafts would carry.
 
-`python -m ling_runtime.training.score --model DIR --seed 123 --num 500` makes fresh held-out problems, answers them with
-training's own decoder and prints one JSON line. Prompt, stop string and answer extraction are few_shot_gsm8k's; weights
-are read as they are on disk, in bf16, and computed with in fp32.
+`python -m ling_runtime.training.score --model DIR --seed 123 --num 500` makes fresh held-out problems, answers them
+with training's own decoder and prints one JSON line. Prompt, stop string and answer extraction are few_shot_gsm8k's;
+weights are read as they are on disk, in bf16, and computed with in fp32.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ling_runtime.training.problems.generate import Problem, generate
 from ling_runtime.weights import load, tensor_specs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from torch import Tensor
 
@@ -95,8 +95,8 @@ def score(
     }
 
 
-def _share(hits: object) -> float:
-    found = list(hits)  # type: ignore[call-overload]
+def _share(hits: Iterable[bool]) -> float:
+    found = list(hits)
     return sum(found) / max(len(found), 1)
 
 
