@@ -6,6 +6,7 @@ second checkout, a wrapper such as numactl, a fake in the tests) is measured und
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,8 +49,9 @@ def server_command(cell: CellSpec, *, port: int, served_name: str) -> Command:
 
 def child_env(threads: int) -> dict[str, str]:
     """What every child of ours is given: fixed thread counts, no downloads, no buffered log."""
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": os.pathsep.join(paths),
         "PYTHONUNBUFFERED": "1",
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),

@@ -6,9 +6,12 @@ Its tokenizer knows bytes and no merges, so a token id is a byte, as in the fake
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 CONFIG = {
     "architectures": ["BailingMoeV3ForCausalLM"],

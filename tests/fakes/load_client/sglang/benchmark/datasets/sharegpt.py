@@ -1,0 +1,1 @@
+"""Empty: the stand-in needs only `serving`."""
