@@ -33,9 +33,11 @@ class RecurrentPool:
         self._staged: list[KdaStaged] = []
 
     def read(self, layer: int, window: Window) -> KdaState:
-        """Committed state of the window's requests in KDA layer `layer` (counted among KDA layers)."""
-        index = window.slot_index
-        return KdaState(*(pool[layer].index_select(0, index) for pool in (self._conv, self._ring, self._state)))
+        """Committed state of the window's requests in KDA layer `layer` (counted among KDA layers), read only."""
+        pools = (self._conv[layer], self._ring[layer], self._state[layer])
+        if window.batch == 1:
+            return KdaState(*(pool.narrow(0, window.slots[0], 1) for pool in pools))
+        return KdaState(*(pool.index_select(0, window.slot_index) for pool in pools))
 
     def stage(self, layer: int, staged: KdaStaged) -> None:
         assert layer == len(self._staged), "layers stage in order, once per pass"

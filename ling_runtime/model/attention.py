@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+import torch.nn.functional as F
 
 from ling_runtime.ops.kda import KdaWeights
 from ling_runtime.ops.mla import MlaWeights
@@ -27,11 +28,12 @@ class KdaAttention:
         self._linear, self._window = kernels["linear"], kernels["kda_window"]
         self._in = weights.stack(*(f"{x}_proj" for x in "qkvfgb"))
         self._out = weights("o_proj.weight")
+        decay = weights.wide("A_log").exp().repeat_interleave(width)
         self._weights = KdaWeights(
             conv=torch.cat([weights.wide(f"{x}_conv1d.weight").squeeze(1) for x in "qkv"]),
-            decay=weights.wide("A_log").exp().view(heads, 1),
-            dt_bias=weights.wide("dt_bias").view(heads, width),
-            o_norm=weights("o_norm.weight"),
+            gate_scale=F.pad(decay, (0, heads * (width + 1)), value=1.0),
+            gate_bias=F.pad(decay * weights.wide("dt_bias"), (0, heads * (width + 1))),
+            o_norm=weights.wide("o_norm.weight"),
             lower_bound=config.kda_lower_bound,
             eps=config.rms_norm_eps,
         )

@@ -18,7 +18,7 @@ import torch
 from ling_runtime.config import TILE
 from ling_runtime.ops.activation import sigmoid, silu
 from ling_runtime.ops.linear import pad_rows
-from ling_runtime.ops.norm import gated_rms_norm, l2_norm, widen
+from ling_runtime.ops.norm import l2_norm, normalise, widen
 from ling_runtime.ops.registry import variant
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ class KdaWeights:
     """What one KDA layer needs besides its projections; H heads of width d, C = 3 H d channels q|k|v."""
 
     conv: Tensor  # [C, kernel] fp32; the last tap multiplies the current row
-    decay: Tensor  # [H, 1] = exp(A_log), fp32
-    dt_bias: Tensor  # [H, d] fp32
-    o_norm: Tensor  # [d]
+    gate_scale: Tensor  # [2 H d + H] for f|gate|beta: exp(A_log) of its head for f, 1 elsewhere, fp32
+    gate_bias: Tensor  # [2 H d + H]: exp(A_log) * dt_bias for f, 0 elsewhere, fp32
+    o_norm: Tensor  # [d] fp32
     lower_bound: float
     eps: float
 
@@ -59,18 +59,20 @@ class KdaStaged:
 
 @variant("kda_window")
 def kda_window(projected: Tensor, window: Window, weights: KdaWeights, state: KdaState) -> tuple[Tensor, KdaStaged]:
-    """projected [R, 5 H d + H] holding q|k|v|f|g|beta -> (o [R, H d] gated and normed, staging)."""
-    heads, width = weights.dt_bias.shape
+    """projected [R, 5 H d + H] holding q|k|v|f|gate|beta -> (o [R, H d] gated and normed, staging)."""
+    heads, width = state.state.shape[1:3]
     size = heads * width
     rows = projected[: window.real_rows].view(window.batch, window.rows, -1)
-    raw, f, gate, b = rows.split_with_sizes([3 * size, size, size, heads], dim=-1)
+    raw, gates = rows.split_with_sizes([3 * size, 2 * size + heads], dim=-1)
     conv = torch.cat([state.conv, raw], dim=1)
     mixed = widen(short_conv(conv, weights.conv).to(projected.dtype)).view(*rows.shape[:2], 3, heads, width)
-    packed = pack_rows(mixed, f, b, weights)
+    opened = sigmoid((widen(gates) * weights.gate_scale).add_(weights.gate_bias))
+    f, gate, beta = opened.split_with_sizes([size, size, heads], dim=-1)
+    packed = pack_rows(mixed, f.view(mixed[:, :, 0].shape), beta, weights.lower_bound)
     grid = window.to_grid(state.ring, packed)
     out, states = chunked(grid, state.state, bound=weights.lower_bound, closed=window.closed_chunks)
     o = window.from_grid(out)
-    normed = gated_rms_norm(o, gate.reshape(o.shape), weights.o_norm, weights.eps).to(projected.dtype)
+    normed = normalise(o, weights.o_norm, weights.eps).mul_(gate.reshape(o.shape)).to(projected.dtype)
     return pad_rows(normed.view(-1, size)), KdaStaged(conv, grid, states)
 
 
@@ -85,17 +87,15 @@ def short_conv(source: Tensor, weight: Tensor) -> Tensor:
     return silu(total)
 
 
-def pack_rows(mixed: Tensor, f: Tensor, b: Tensor, weights: KdaWeights) -> Tensor:
+def pack_rows(mixed: Tensor, f: Tensor, beta: Tensor, bound: float) -> Tensor:
     """One row per token, [B, T, H, 4 d + 1] = q|k|v|g|beta: everything of the token that later rows can need.
 
-    mixed [B, T, 3, H, d] is the convolved q, k, v. g = bound * sigmoid(exp(A_log) * (f + dt_bias)) is the log decay of
-    the safe gate; it lies in (bound, 0) and has no minus sign before exp(A_log).
+    mixed [B, T, 3, H, d] is the convolved q, k, v; f [B, T, H, d] is sigmoid(exp(A_log) * (f + dt_bias)), so that g =
+    bound * f is the log decay of the safe gate: in (bound, 0), with no minus sign before exp(A_log). beta [B, T, H].
     """
-    width = mixed.shape[-1]
     query, key, value = mixed.unbind(2)
-    decay = (widen(f).view(value.shape) + weights.dt_bias).mul_(weights.decay)
-    g, beta = sigmoid(decay).mul_(weights.lower_bound), sigmoid(widen(b)).unsqueeze(-1)
-    return torch.cat([l2_norm(query).mul_(width**-0.5), l2_norm(key), value, g, beta], dim=-1)
+    scaled = l2_norm(query).mul_(query.shape[-1] ** -0.5)
+    return torch.cat([scaled, l2_norm(key), value, f * bound, beta.unsqueeze(-1)], dim=-1)
 
 
 def chunked(grid: Tensor, state: Tensor, *, bound: float, closed: int) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ling_runtime.ops.activation import sigmoid
 from ling_runtime.ops.registry import variant
 
 if TYPE_CHECKING:
@@ -34,11 +33,6 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
     """(norm of the sum, the sum): the residual stream stays in the row's precision."""
     total = residual + x
     return rms_norm(total, weight, eps), total
-
-
-def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """KDA's output norm, per head over the last dimension, times sigmoid(gate); all in x's (wide) precision."""
-    return normalise(x, widen(weight), eps).mul_(sigmoid(widen(gate)))
 
 
 def l2_norm(x: Tensor, eps: float = 1e-6) -> Tensor:

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
 
 from ling_runtime.config import TILE
-from ling_runtime.ops.kda import chunked, pack_rows, recurrent, short_conv
+from ling_runtime.memory.caches import Caches
+from ling_runtime.memory.window import Window
+from ling_runtime.model.attention import KdaAttention
+from ling_runtime.model.packing import Packer
+from ling_runtime.ops.kda import chunked, recurrent, short_conv
+from ling_runtime.ops.registry import Kernels
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ling_runtime.config import ModelConfig
 
 BATCH, HEADS, WIDTH, BOUND = 2, 3, 16, -5.0
 
@@ -88,21 +98,35 @@ def test_short_conv_last_tap_is_the_current_row() -> None:
     np.testing.assert_allclose(short_conv(source, weight)[0].numpy(), plain / (1 + np.exp(-plain)), rtol=1e-12)
 
 
-def test_packing_follows_the_safe_gate_and_the_norms() -> None:
-    mixed = torch.randn(1, 2, 3, HEADS, WIDTH, dtype=torch.float64)
-    f, b = torch.randn(1, 2, HEADS * WIDTH, dtype=torch.float64), torch.randn(1, 2, HEADS, dtype=torch.float64)
-    a_log, dt = torch.randn(HEADS, 1, dtype=torch.float64), torch.randn(HEADS, WIDTH, dtype=torch.float64)
-    weights = SimpleNamespace(decay=a_log.exp(), dt_bias=dt, lower_bound=BOUND)
-    row = pack_rows(mixed, f, b, weights)[0, 1].numpy()
-    query, key, value, g, beta = np.split(row, [WIDTH, 2 * WIDTH, 3 * WIDTH, 4 * WIDTH], axis=-1)
-    raw_q, raw_k, raw_v = mixed[0, 1].numpy()
-    np.testing.assert_allclose(
-        query, raw_q / np.sqrt((raw_q**2).sum(-1, keepdims=True) + 1e-6) * WIDTH**-0.5, rtol=1e-12
-    )
-    np.testing.assert_allclose(key, raw_k / np.sqrt((raw_k**2).sum(-1, keepdims=True) + 1e-6), rtol=1e-12)
-    np.testing.assert_allclose(value, raw_v)
-    inner = np.exp(a_log.numpy()) * (f[0, 1].view(HEADS, WIDTH).numpy() + dt.numpy())
-    np.testing.assert_allclose(g, BOUND / (1 + np.exp(-inner)), rtol=1e-12)
-    np.testing.assert_allclose(beta[:, 0], 1 / (1 + np.exp(-b[0, 1].numpy())), rtol=1e-12)
+def test_window_follows_the_safe_gate_and_the_norms(
+    small_config: ModelConfig, small_tensors: dict[str, Tensor]
+) -> None:
+    """The rows a layer keeps, recomputed from its checkpoint tensors in NumPy."""
+    prefix = "model.layers.0.attention."
+    device, heads, width = torch.device("cpu"), small_config.num_attention_heads, small_config.head_dim
+    layer = KdaAttention(small_config, Packer(small_tensors, prefix, torch.float64, device), 0, Kernels())
+    x = torch.randn(TILE, small_config.hidden_size, dtype=torch.float64)
+    caches = Caches(small_config, max_requests=1, pages=1, dtype=torch.float64, device=device)
+    window = Window(slots=(caches.reserve(TILE),), starts=(0,), rows=5)
+    layer(x, caches.begin(window))
+    caches.recurrent.commit(window, torch.tensor([5]))
+    ring = caches.recurrent.snapshot(window.slots[0])[1][0]
+    query, key, value, g, beta = np.split(ring[4].numpy(), [width, 2 * width, 3 * width, 4 * width], axis=-1)
+    w = {n.removeprefix(prefix): t.double().numpy() for n, t in small_tensors.items() if n.startswith(prefix)}
+
+    def convolved(name: str) -> np.ndarray:
+        rows = x[1:5].numpy() @ w[f"{name}_proj.weight"].T
+        mixed = (rows * w[f"{name}_conv1d.weight"][:, 0].T).sum(0)
+        return (mixed / (1 + np.exp(-mixed))).reshape(heads, width)
+
+    def unit(rows: np.ndarray) -> np.ndarray:
+        return rows / np.sqrt((rows**2).sum(-1, keepdims=True) + 1e-6)
+
+    np.testing.assert_allclose(query, unit(convolved("q")) * width**-0.5, rtol=1e-10)
+    np.testing.assert_allclose(key, unit(convolved("k")), rtol=1e-10)
+    np.testing.assert_allclose(value, convolved("v"), rtol=1e-10)
+    f = (x[4].numpy() @ w["f_proj.weight"].T + w["dt_bias"]).reshape(heads, width)
+    np.testing.assert_allclose(g, BOUND / (1 + np.exp(-np.exp(w["A_log"])[:, None] * f)), rtol=1e-10)
+    np.testing.assert_allclose(beta[:, 0], 1 / (1 + np.exp(-(w["b_proj.weight"] @ x[4].numpy()))), rtol=1e-10)
     assert (g > BOUND).all()
     assert (g < 0).all()

@@ -60,8 +60,8 @@ def cases(config: ModelConfig, dtype: torch.dtype = torch.float32) -> dict[str, 
     )
     kda = KdaWeights(
         conv=draw(3 * heads * width, 4),
-        decay=draw(heads, 1).exp(),
-        dt_bias=draw(heads, width),
+        gate_scale=draw(heads * (2 * width + 1)).exp(),
+        gate_bias=draw(heads * (2 * width + 1)),
         o_norm=1 + 0.1 * draw(width),
         lower_bound=config.kda_lower_bound,
         eps=1e-6,
