@@ -85,7 +85,6 @@ VALUES = (
     "--watchdog-timeout",
     "--dist-timeout",
     "--nccl-port",
-    "--numa-node",
     "--base-gpu-id",
     "--gpu-id-step",
     "--download-dir",

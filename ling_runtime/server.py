@@ -44,13 +44,18 @@ def main(arguments: Sequence[str]) -> int:
     try:
         config = parse(arguments)
         logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-        ModelConfig.from_pretrained(config.model_path)
+        check_model(config)
         tokenizer = load_tokenizer(config)
         with bind(config) as listener:
             return serve(config, load(config), tokenizer, listener)
     except ConfigError as error:
         sys.stderr.write(f"ling_runtime.server: error: {error}\n")
         return 2
+
+
+def check_model(config: ServerConfig) -> None:
+    """ConfigError for a path without a checkpoint, before the seconds that torch's import takes."""
+    ModelConfig.from_pretrained(config.model_path)
 
 
 def bind(config: ServerConfig) -> socket.socket:

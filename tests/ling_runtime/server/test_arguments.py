@@ -1,0 +1,128 @@
+"""The command line: SGLang's spellings, flags without effect, errors that help; and the public flags, frozen."""
+
+from __future__ import annotations
+
+import pytest
+
+from ling_runtime import flags
+from ling_runtime.arguments import ServerConfig, _parser, parse
+from ling_runtime.config import ConfigError
+
+MODEL = ["--model-path", "dir"]
+
+
+def parsed(text: str) -> ServerConfig:
+    return parse([*MODEL, *text.split()])
+
+
+def test_defaults_are_resolved() -> None:
+    config = parsed("")
+    assert (config.served_model_name, config.tokenizer_path) == ("dir", "dir")
+    assert (config.host, config.port, config.max_running_requests) == ("127.0.0.1", 30000, 8)
+    assert config.speculative_algorithm is None
+    assert config.without_effect == ()
+
+
+def test_reads_every_effective_flag() -> None:
+    config = parsed(
+        "--served-model-name tiny --host 0.0.0.0 --port 0 --context-length 99 --max-running-requests 3 "
+        "--dtype bfloat16 --chunked-prefill-size -1 --random-seed 5 --device cpu --num-threads 2 "
+        "--kernel linear=fused router=bf16 --kernel moe=split --weight-version v2"
+    )
+    assert config == ServerConfig(
+        model_path="dir",
+        tokenizer_path="dir",
+        served_model_name="tiny",
+        host="0.0.0.0",
+        port=0,
+        context_length=99,
+        max_running_requests=3,
+        dtype="bfloat16",
+        chunked_prefill_size=-1,
+        random_seed=5,
+        num_threads=2,
+        kernel={"linear": "fused", "router": "bf16", "moe": "split"},
+        weight_version="v2",
+    )
+
+
+def test_nextn_has_sglangs_defaults_and_its_rule() -> None:
+    config = parsed("--speculative-algorithm NEXTN")
+    assert (config.speculative_num_steps, config.speculative_eagle_topk) == (3, 1)
+    assert config.speculative_num_draft_tokens == 4
+    assert parsed("--speculative-algorithm NEXTN --speculative-num-steps 5").speculative_num_draft_tokens == 6
+
+
+def test_flags_without_effect_are_accepted_and_listed() -> None:
+    config = parsed("--disable-radix-cache --mem-fraction-static 0.8 --attention-backend triton --tp-size 1 --tp 1")
+    assert config.without_effect == (
+        "--disable-radix-cache",
+        "--mem-fraction-static",
+        "--attention-backend",
+        "--tp-size",
+        "--tp",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "--disable-radix-cash",
+            "unknown argument --disable-radix-cash; the nearest known one is --disable-radix-cache",
+        ),
+        ("--context-len 5", "unknown argument --context-len; the nearest known one is --context-length"),
+        ("--port=1 --speculative-num-step=3", "unknown argument --speculative-num-step; .* --speculative-num-steps"),
+        ("--enable-lora", "unknown argument --enable-lora"),
+        ("--tp-size 2", "--tp-size: invalid choice: '2'"),
+        ("--speculative-num-steps 3", "without a meaning unless --speculative-algorithm"),
+        ("--speculative-algorithm NEXTN --speculative-eagle-topk 4", "drafts are chains"),
+        ("--speculative-algorithm NEXTN --speculative-num-draft-tokens 6", "a chain of 3 steps has 4 rows"),
+        ("--speculative-algorithm NEXTN --speculative-num-steps 0", "--speculative-num-steps 0: must be at least 1"),
+        ("--speculative-algorithm EAGLE3", "invalid choice: 'EAGLE3'"),
+        ("--dtype float16", "invalid choice: 'float16'"),
+        ("--kernel linear", "expected OP=VARIANT"),
+        ("--kernel a=b --kernel a=c", "a=b was given before"),
+        ("--max-running-requests 0", "--max-running-requests 0: must be at least 1"),
+        ("--port x", "--port: invalid int value"),
+    ],
+)
+def test_errors_name_the_flag(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parsed(text)
+
+
+def test_the_model_path_is_required() -> None:
+    with pytest.raises(ConfigError, match="--model-path"):
+        parse([])
+
+
+def test_the_effective_flags_are_these() -> None:
+    """A new flag is a deliberate edit of this list."""
+    silent = {*flags.SWITCHES, *flags.VALUES, *flags.ONLY}
+    effective = {option for action in _parser()._actions for option in action.option_strings} - silent
+    assert effective == {
+        "-h",
+        "--help",
+        "--model-path",
+        "--model",
+        "--tokenizer-path",
+        "--served-model-name",
+        "--host",
+        "--port",
+        "--context-length",
+        "--max-running-requests",
+        "--chunked-prefill-size",
+        "--random-seed",
+        "--dtype",
+        "--device",
+        "--num-threads",
+        "--kernel",
+        "--speculative-algorithm",
+        "--speculative-num-steps",
+        "--speculative-eagle-topk",
+        "--speculative-num-draft-tokens",
+        "--chat-template",
+        "--weight-version",
+        "--log-level",
+    }
