@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TILE = 16
-"""Rows of a decode tile. Matrix calls and KDA chunks always have this many: a row's bits do not depend on its window."""
+"""Rows of a decode tile: always this many, so that a row's bits do not depend on its window."""
 
 
 class ConfigError(ValueError):
