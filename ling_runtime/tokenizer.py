@@ -14,6 +14,7 @@ import tokenizers
 
 from ling_runtime.chat import ChatTemplate
 from ling_runtime.config import ConfigError
+from ling_runtime.refusal import Refusal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,6 +49,11 @@ class Tokenizer:
         return cls(backend, eos_ids=_eos_ids(directory, settings, backend), chat_template=template)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Refusal for text that is no Unicode: JSON can spell half of a surrogate pair."""
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise Refusal(f"the text holds a lone surrogate at {error.start}", param="text") from error
         return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
 
     def special_id(self, text: str) -> int | None:

@@ -19,25 +19,41 @@ from ling_runtime.refusal import Refusal
 from ling_runtime.sampling import SamplingParams
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from ling_runtime.api.service import Service
 
 FLUSH_POLL_S = 0.02
 
+HEALTH_TIMEOUT_S = 20
+"""SGLang's limit: an engine that has not answered by then hangs."""
+
 
 async def health(service: Service) -> Response:
     """200 while the engine thread answers."""
-    await service.engine.call(lambda: None)
+    await _in_time(service.engine.call(lambda: None))
     return Response()
 
 
 async def health_generate(service: Service) -> Response:
     """200 after one generated token; while requests run, after the current step."""
+    await _in_time(_prove_generation(service))
+    return Response()
+
+
+async def _prove_generation(service: Service) -> None:
     if not await service.engine.call(lambda: service.engine.scheduler.idle):
-        return Response()
+        return
     request = service.request([0], SamplingParams(max_new_tokens=1, temperature=0.0, ignore_eos=True))
     async for _ in updates(service.engine, request):
         pass
-    return Response()
+
+
+async def _in_time(work: Awaitable[None]) -> None:
+    try:
+        await asyncio.wait_for(work, HEALTH_TIMEOUT_S)
+    except TimeoutError as error:
+        raise Refusal(f"no step has ended for {HEALTH_TIMEOUT_S} s", status=503) from error
 
 
 async def models(service: Service) -> Response:

@@ -34,7 +34,7 @@ async def json_body(http: HttpRequest) -> Any:
     """The parsed body; Refusal when it is not JSON."""
     try:
         return json.loads(await http.body())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Refusal(f"the request body is not JSON: {error}") from error
 
 

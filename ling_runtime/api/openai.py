@@ -109,7 +109,7 @@ def read_model(service: Service, fields: Fields) -> None:
 def read_include_usage(fields: Fields) -> bool:
     options = Fields("stream_options", fields.mapping("stream_options"))
     include = options.boolean("include_usage", False)
-    options.ignore(("continuous_usage_stats",))
+    options.neutral({"continuous_usage_stats": (False,)})
     options.finish()
     return include
 

@@ -40,7 +40,8 @@ def generate(ask: Any, says: Any) -> Callable[..., httpx.Response]:
     """One POST /generate against a fresh server that says ANSWER."""
 
     def call(body: Any, **executor: Any) -> httpx.Response:
-        return ask(ScriptedExecutor(says(ANSWER), **executor), lambda client: client.post("/generate", json=body))
+        content = json.dumps(body).encode()  # httpx's own encoding cannot spell half a surrogate pair
+        return ask(ScriptedExecutor(says(ANSWER), **executor), lambda c: c.post("/generate", content=content))
 
     return call
 
@@ -177,6 +178,7 @@ def test_a_list_of_prompts_gives_a_list_of_answers(generate: Any) -> None:
         ({"text": "x", "sampling_parms": {}}, "unknown key 'sampling_parms'"),
         ({"text": "x", "lora_path": "adapter"}, "lora_path='adapter' is not supported"),
         ({"text": "x", "stream": "yes"}, "stream must be a boolean"),
+        ({"text": "half \ud83d a pair"}, "lone surrogate at 5"),
         ({"text": 3}, "text must be a string"),
         ({"text": "x", "input_ids": [1]}, "either text or input_ids"),
         ({}, "either text or input_ids"),
@@ -208,6 +210,8 @@ def test_a_bad_request_is_told_why(generate: Any, body: Any, reason: str) -> Non
 def test_the_server_lives_on_after_refusals(ask: Any, says: Any) -> None:
     async def talk(client: httpx.AsyncClient) -> list[int]:
         broken = await client.post("/generate", content=b"{not json")
+        deep = await client.post("/generate", content=b"[" * 100_000)
+        assert deep.status_code == 400
         unknown = await client.post("/generate", json={"text": "x", "what": 1})
         fine = await client.post("/generate", json={"text": "x", "sampling_params": {"max_new_tokens": 1}})
         return [broken.status_code, unknown.status_code, fine.status_code]
