@@ -31,7 +31,7 @@ SHAPE = openai.Shape(
 
 async def chat_completions(service: Service, http: HttpRequest, body: object) -> Response:
     call = _read(service, body)
-    if call.stream:
+    if call.delivery.stream:
         return EventStream(openai.chunks(service, SHAPE, call))
     return await answer(http, openai.whole(service, SHAPE, call))
 
@@ -41,8 +41,7 @@ def _read(service: Service, body: object) -> openai.Call:
     openai.read_model(service, fields)
     messages = [_message(item) for item in _list(fields.take("messages"))]
     options = fields.mapping("chat_template_kwargs")
-    stream = fields.boolean("stream", False)
-    include_usage = openai.read_include_usage(fields)
+    delivery = openai.read_delivery(fields)
     older = fields.integer("max_tokens", None, low=1)
     asked = fields.integer("max_completion_tokens", older, low=1)
     sampling = openai.read_sampling(fields, asked, default_new_tokens=None)
@@ -51,7 +50,7 @@ def _read(service: Service, body: object) -> openai.Call:
     if template is None:
         raise Refusal("messages: this checkpoint has no chat template; start the server with --chat-template FILE")
     prompt = template.render(messages, options)
-    return openai.Call([service.request(prompt, sampling, add_special_tokens=False)], stream, include_usage)
+    return openai.Call([service.request(prompt, sampling, add_special_tokens=False)], delivery)
 
 
 def _list(value: object) -> list[Any]:

@@ -31,7 +31,7 @@ SHAPE = openai.Shape(
 
 async def completions(service: Service, http: HttpRequest, body: object) -> Response:
     call = _read(service, body)
-    if call.stream:
+    if call.delivery.stream:
         return EventStream(openai.chunks(service, SHAPE, call))
     return await answer(http, openai.whole(service, SHAPE, call))
 
@@ -40,14 +40,13 @@ def _read(service: Service, body: object) -> openai.Call:
     fields = Fields("request", body)
     openai.read_model(service, fields)
     prompts = _prompts(fields.take("prompt"))
-    stream = fields.boolean("stream", False)
-    if stream and len(prompts) > 1:
-        raise Refusal("stream: several prompts cannot be streamed; send one prompt a call", param="stream")
-    include_usage = openai.read_include_usage(fields)
+    delivery = openai.read_delivery(fields)
     asked = fields.integer("max_tokens", None, low=1)
     sampling = openai.read_sampling(fields, asked, default_new_tokens=DEFAULT_MAX_TOKENS)
     fields.finish()
-    return openai.Call([service.request(prompt, sampling) for prompt in prompts], stream, include_usage)
+    if delivery.stream and len(prompts) > 1:
+        raise Refusal("stream: several prompts cannot be streamed; send one prompt a call", param="stream")
+    return openai.Call([service.request(prompt, sampling) for prompt in prompts], delivery)
 
 
 def _prompts(value: object) -> list[str | list[int]]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi.responses import JSONResponse, Response
 
 from ling_runtime.api.exchange import event, together, updates
+from ling_runtime.api.meta import meta_info
 from ling_runtime.fields import Fields
 from ling_runtime.refusal import Refusal
 from ling_runtime.request import Stop
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from ling_runtime.api.service import Service
-    from ling_runtime.request import Finish, Request
+    from ling_runtime.request import Request, Update
 
 WITHOUT_EFFECT = ("user", "rid", "metadata", "store", "parallel_tool_calls", "separate_reasoning", "stream_reasoning")
 
@@ -43,7 +44,6 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "tools": ([],),
     "tool_choice": ("none", "auto"),
     "reasoning_effort": (),
-    "return_meta_info": (False,),
     "lora_path": ("",),
 }
 
@@ -63,19 +63,30 @@ class Shape:
 
 
 @dataclass(frozen=True)
+class Delivery:
+    """How the answer is wanted; `meta_info` is SGLang's extension: the native call's, beside each finished choice."""
+
+    stream: bool
+    include_usage: bool
+    meta_info: bool
+
+
+@dataclass(frozen=True)
 class Call:
     """One call of an endpoint, read and checked."""
 
     requests: Sequence[Request]
-    stream: bool
-    include_usage: bool
+    delivery: Delivery
 
 
 @dataclass(frozen=True)
-class Answer:
+class Progress:
+    """One choice so far, or what was added to it."""
+
+    request: Request
     text: str
     tokens: int
-    finish: Finish
+    last: Update
 
 
 def read_sampling(fields: Fields, max_new_tokens: int | None, *, default_new_tokens: int | None) -> SamplingParams:
@@ -106,25 +117,22 @@ def read_model(service: Service, fields: Fields) -> None:
         raise Refusal(message, param="model", status=404)
 
 
-def read_include_usage(fields: Fields) -> bool:
+def read_delivery(fields: Fields) -> Delivery:
     options = Fields("stream_options", fields.mapping("stream_options"))
-    include = options.boolean("include_usage", False)
     options.neutral({"continuous_usage_stats": (False,)})
+    include_usage = options.boolean("include_usage", False)
     options.finish()
-    return include
+    return Delivery(fields.boolean("stream", False), include_usage, fields.boolean("return_meta_info", False))
 
 
 async def whole(service: Service, shape: Shape, call: Call) -> Response:
     answers = await together(_collect(service, request) for request in call.requests)
-    choices = [
-        {"index": index, **shape.whole(answer.text), "logprobs": None, **_finish(answer.finish)}
-        for index, answer in enumerate(answers)
-    ]
+    choices = [_choice(service, call, answer, shape.whole(answer.text)) for answer in answers]
+    body = _head(service, shape.prefix, call.requests[0], shape.object)
+    body["choices"] = [{**choice, "index": index} for index, choice in enumerate(choices)]
     prompt_tokens = sum(len(request.prompt) for request in call.requests)
-    usage = _usage(prompt_tokens, sum(answer.tokens for answer in answers))
-    return JSONResponse(
-        {**_head(service, shape.prefix, call.requests[0], shape.object), "choices": choices, "usage": usage}
-    )
+    body["usage"] = _usage(prompt_tokens, sum(answer.tokens for answer in answers))
+    return JSONResponse(body)
 
 
 async def chunks(service: Service, shape: Shape, call: Call) -> AsyncIterator[bytes]:
@@ -132,37 +140,41 @@ async def chunks(service: Service, shape: Shape, call: Call) -> AsyncIterator[by
     request = call.requests[0]
     head = _head(service, shape.prefix, request, shape.chunk_object)
     if shape.opening is not None:
-        yield _event(head, [_choice(shape.opening, None)])
+        yield _event(head, [{"index": 0, **shape.opening, "logprobs": None, "finish_reason": None}])
     tokens = 0
     async for portion in updates(service.engine, request):
         tokens += sum(len(update.tokens) for update in portion)
-        finish = portion[-1].finish
-        text = "".join(update.text for update in portion)
-        if text or finish is not None:
-            yield _event(head, [_choice(shape.piece(text), finish)])
-    if call.include_usage:
+        progress = Progress(request, "".join(update.text for update in portion), tokens, portion[-1])
+        if progress.text or progress.last.finish is not None:
+            yield _event(head, [_choice(service, call, progress, shape.piece(progress.text))])
+    if call.delivery.include_usage:
         yield _event({**head, "usage": _usage(len(request.prompt), tokens)}, [])
 
 
-async def _collect(service: Service, request: Request) -> Answer:
+async def _collect(service: Service, request: Request) -> Progress:
     taken = [update async for portion in updates(service.engine, request) for update in portion]
-    finish = taken[-1].finish
-    assert finish is not None
-    return Answer("".join(update.text for update in taken), sum(len(update.tokens) for update in taken), finish)
+    text = "".join(update.text for update in taken)
+    return Progress(request, text, sum(len(update.tokens) for update in taken), taken[-1])
 
 
-def _head(service: Service, prefix: str, request: Request, kind: str) -> dict[str, object]:
+def _choice(service: Service, call: Call, progress: Progress, dressed: Choice) -> Choice:
+    finish = progress.last.finish
+    choice = {
+        "index": 0,
+        **dressed,
+        "logprobs": None,
+        "finish_reason": None if finish is None else finish.type,
+        "matched_stop": finish.matched if isinstance(finish, Stop) else None,
+    }
+    if call.delivery.meta_info and finish is not None:
+        version = service.config.weight_version
+        choice["meta_info"] = meta_info(progress.request, progress.last, progress.tokens, version)
+    return choice
+
+
+def _head(service: Service, prefix: str, request: Request, kind: str) -> dict[str, Any]:
     model = service.config.served_model_name
     return {"id": f"{prefix}-{request.id}", "object": kind, "created": int(time.time()), "model": model}
-
-
-def _choice(piece: Choice, finish: Finish | None) -> Choice:
-    return {"index": 0, **piece, "logprobs": None, **_finish(finish)}
-
-
-def _finish(finish: Finish | None) -> dict[str, object]:
-    matched = finish.matched if isinstance(finish, Stop) else None
-    return {"finish_reason": None if finish is None else finish.type, "matched_stop": matched}
 
 
 def _usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:

@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from ling_runtime.api.meta import meta_info
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ling_runtime.executor.interface import TokenLogprob
-    from ling_runtime.request import Request, Speculation, Update
+    from ling_runtime.request import Request, Update
 
 
 class Payload:
@@ -37,26 +39,10 @@ class Payload:
 
     def render(self) -> bytes:
         """The answer so far."""
-        arrays = "".join(f', "{name}": [{items}]' for name, items in self._arrays.items())
-        meta = json.dumps(self._meta())[:-1]
-        return f'{{"text": "{self._text}", "output_ids": [{self._ids}], "meta_info": {meta}{arrays}}}}}'.encode()
-
-    def _meta(self) -> dict[str, object]:
         assert self._last is not None, "nothing to render yet"
-        finish = self._last.finish
-        meta: dict[str, object] = {
-            "id": self._request.id,
-            "finish_reason": None if finish is None else finish.to_json(),
-            "prompt_tokens": len(self._request.prompt),
-            "completion_tokens": self._tokens,
-            "cached_tokens": 0,
-            "weight_version": self._weight_version,
-        }
-        if finish is not None:
-            meta["e2e_latency"] = self._last.latency_s
-        if self._last.speculation is not None:
-            meta |= speculation_json(self._last.speculation, self._tokens)
-        return meta
+        arrays = "".join(f', "{name}": [{items}]' for name, items in self._arrays.items())
+        meta = json.dumps(meta_info(self._request, self._last, self._tokens, self._weight_version))[:-1]
+        return f'{{"text": "{self._text}", "output_ids": [{self._ids}], "meta_info": {meta}{arrays}}}}}'.encode()
 
     def _extend(self, side: str, scored: tuple[TokenLogprob, ...]) -> None:
         if not scored:
@@ -82,24 +68,6 @@ def _empty_arrays(request: Request) -> dict[str, str]:
         if request.logprobs:
             arrays["input_top_logprobs"] = "null"
     return arrays
-
-
-def speculation_json(counts: Speculation, completion_tokens: int) -> dict[str, object]:
-    """SGLang's keys and meanings: its accept length counts the first token, which came from the prompt's last chunk.
-
-    An answer that ended before its first decode step has counts of zero and no ratios.
-    """
-    meta: dict[str, object] = {
-        "spec_num_correct_drafts": counts.correct_drafts,
-        "spec_num_proposed_drafts": counts.proposed_drafts,
-        "spec_verify_ct": counts.verify_steps,
-        "spec_correct_drafts_histogram": list(counts.histogram),
-    }
-    if counts.proposed_drafts:
-        meta["spec_accept_rate"] = counts.correct_drafts / counts.proposed_drafts
-    if counts.verify_steps:
-        meta["spec_accept_length"] = completion_tokens / counts.verify_steps
-    return meta
 
 
 def _entry(logprob: float, token: int) -> str:

@@ -109,6 +109,12 @@ def test_refusals_have_openais_shape(url: str, path: str, body: dict[str, Any], 
     assert (error["param"], error["code"], error["type"]) == (param, 400, "BadRequestError")
 
 
+def test_meta_info_can_be_asked_for(url: str) -> None:
+    body = {"prompt": "x", "max_tokens": 9, "return_meta_info": True}
+    meta = httpx.post(f"{url}/v1/completions", json=body).json()["choices"][0]["meta_info"]
+    assert (meta["completion_tokens"], meta["spec_accept_length"]) == (9, 9 / meta["spec_verify_ct"])
+
+
 def test_another_models_name_is_not_found(client: Any) -> None:
     with pytest.raises(openai.NotFoundError, match="this server has 'tiny'"):
         client.completions.create(model="other", prompt="x")
