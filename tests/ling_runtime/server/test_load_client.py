@@ -87,6 +87,7 @@ def client_library() -> Path:
     return found[0]
 
 
+@pytest.mark.process
 def test_the_compiled_client_measures_the_server(
     listening: Any, says: Any, checkpoint: Path, client_library: Path, tmp_path: Path
 ) -> None:

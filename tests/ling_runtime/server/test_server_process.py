@@ -18,6 +18,8 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.process
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 
