@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -88,6 +89,20 @@ def test_a_client_that_leaves_frees_its_slot(listening: Any, says: Any, streamin
     assert answer.json()["meta_info"]["completion_tokens"] == 3
     assert executor.steps <= steps + 3
     assert httpx.get(f"{url}/health").status_code == 200
+
+
+def test_a_client_that_reads_nothing_and_leaves_frees_its_slot(listening: Any, says: Any) -> None:
+    """Its socket is full by then, so the server waits in a write and not for the next token."""
+    executor = ScriptedExecutor(
+        says("a long answer "), num_slots=1, step_s=0.0005, max_context=10**6, num_tokens=10**7, window=8
+    )
+    url = listening(executor)
+    body = json.dumps({"text": "x", "stream": True, "sampling_params": {"max_new_tokens": 500_000}}).encode()
+    with socket.create_connection(("127.0.0.1", int(url.rsplit(":", 1)[1]))) as connection:
+        connection.sendall(b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        assert eventually(lambda: executor.steps > 1000), "the engine does not wait for the reader"
+        assert len(executor.slots) == 1
+    assert eventually(lambda: not executor.slots), "the slot is still taken"
 
 
 def test_a_client_that_leaves_the_queue_is_never_run(listening: Any, says: Any) -> None:
