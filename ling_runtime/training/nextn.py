@@ -27,8 +27,7 @@ from ling_runtime.training.documents import plain, question
 from ling_runtime.training.optimizer import optimizers
 from ling_runtime.training.packing import Packing, stream
 from ling_runtime.training.pretrain import balance, descend, trainable
-from ling_runtime.training.problems.generate import problem
-from ling_runtime.training.problems.templates import SEEN
+from ling_runtime.training.problems.generate import draw_problem
 from ling_runtime.training.replay import Replay
 from ling_runtime.training.schedule import Schedule
 from ling_runtime.weights import load, save, tensor_specs
@@ -73,7 +72,7 @@ def own_texts(params: Params, config: ModelConfig, tokenizer: Tokenizer, rows: i
     rng = random.Random(f"own texts {seed}")
 
     def draw_prompt() -> list[int]:
-        drawn = [problem(rng, rng.choice(SEEN)) for _ in range(rng.randint(1, 6))]
+        drawn = [draw_problem(rng) for _ in range(rng.randint(1, 6))]
         text = "".join(map(plain, drawn[1:])) + question(drawn[0])
         return list(tokenizer.encode(text).ids)[: length // 2 * 2]
 

@@ -18,8 +18,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from ling_runtime.training.documents import chat, plain
-from ling_runtime.training.problems.generate import problem
-from ling_runtime.training.problems.templates import SEEN
+from ling_runtime.training.problems.generate import draw_problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,7 +56,7 @@ def _row(rng: random.Random, tokenizer: Tokenizer, length: int) -> list[int]:
     write = chat if rng.random() < CHAT_SHARE else plain
     ids: list[int] = []
     while len(ids) < length:
-        ids += tokenizer.encode(write(problem(rng, rng.choice(SEEN)))).ids
+        ids += tokenizer.encode(write(draw_problem(rng))).ids
     return ids[:length]
 
 

@@ -1,7 +1,7 @@
 """`python -m ling_runtime.training.problems --seed 7 --num 500 --out problems.jsonl [--split heldout]`.
 
 One JSON object a line, `question` and `answer`, as in GSM8K's own files. A held-out set takes a quarter of its problems
-from templates that training never sees; the others are seen stories with numbers and words of another stream.
+from orders of moves that training never sees; the others differ from training in their numbers and words.
 """
 
 from __future__ import annotations

@@ -71,6 +71,7 @@ _MOVES = {
             "All three count {y1} + {v2} = {y} {things}.",
         ),
         ask="How many {things} do they have in total?",
+        people=3,
     ),
     "gap": move(
         "x-v0",

@@ -1,7 +1,7 @@
 """Draws problems: a template, its numbers and its words, all from one seeded generator.
 
-Numbers are drawn along the story so that most draws are legal; those that are not (an odd number to halve) start the
-story over. The same seed gives the same bytes on every machine, and a split never shares a stream with the other.
+Numbers are drawn along the story so that most draws are legal; those that are not (an odd number to halve) are drawn
+again. The same seed gives the same bytes on every machine, and a split never shares a stream with the other.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Literal
 
 from ling_runtime.training.problems import words
 from ling_runtime.training.problems.move import LIMIT, MAX_FACTOR, SMALLEST, Expression, Move, apply
-from ling_runtime.training.problems.templates import SEEN, WITHHELD, Template
+from ling_runtime.training.problems.templates import MOST_STEPS, Template, draw
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 Split = Literal["train", "heldout"]
 WITHHELD_SHARE = 0.25
-"""Part of a held-out set told by withheld templates; the rest uses seen ones with fresh numbers and words."""
+"""Part of a held-out set told by withheld templates; the rest uses training's with fresh numbers and words."""
 
+_DRAWS = 20
 _BANDS = ((4, 30), (20, 99), (100, 400), (300, 900))
 _BAND_WEIGHTS = (30, 40, 20, 10)
 
@@ -36,14 +37,19 @@ class Problem:
 def generate(seed: int, num: int, split: Split = "train") -> Iterator[Problem]:
     rng = random.Random(f"{split} {seed}")
     for _ in range(num):
-        withheld = split == "heldout" and rng.random() < WITHHELD_SHARE
-        yield problem(rng, rng.choice(WITHHELD if withheld else SEEN))
+        yield draw_problem(rng, withheld=split == "heldout" and rng.random() < WITHHELD_SHARE)
 
 
-def problem(rng: random.Random, template: Template) -> Problem:
-    numbers = _draw_legal_numbers(rng, template.moves)
-    context = _draw_words(rng, template)
-    people = context["people_drawn"].split()
+def draw_problem(rng: random.Random, *, withheld: bool = False) -> Problem:
+    while True:
+        template = draw(rng, withheld=withheld)
+        numbers = _draw_legal_numbers(rng, template.moves)
+        if numbers is not None:
+            return _tell(rng, template, numbers)
+
+
+def _tell(rng: random.Random, template: Template, numbers: list[dict[str, int]]) -> Problem:
+    context, people = _draw_words(rng, template)
     told, worked, ask, person = [], [], rng.choice(template.world.asks), 0
     for move, registers in zip(template.moves, numbers, strict=True):
         wording = rng.choice(move.wordings)
@@ -58,28 +64,29 @@ def problem(rng: random.Random, template: Template) -> Problem:
     return Problem(question, "\n".join([*worked, f"#### {value}"]), value, template)
 
 
-def _draw_words(rng: random.Random, template: Template) -> dict[str, str]:
-    people = rng.sample(words.NAMES, 4)
-    return {
+def _draw_words(rng: random.Random, template: Template) -> tuple[dict[str, str], list[str]]:
+    """Words by placeholder, and the names of all who may appear; the first is the story's own."""
+    drawn = rng.sample(words.NAMES, MOST_STEPS + 2)
+    people = [name for name, _ in drawn]
+    context = {
         **rng.choice(template.world.lexicon),
-        **words.PRONOUNS[people[0][1]],
-        **{letter: name for letter, (name, _) in zip("ABC", people, strict=False)},
+        **words.PRONOUNS[drawn[0][1]],
+        **dict(zip("ABC", people, strict=False)),
         "place": rng.choice(words.PLACES),
         "day": rng.choice(words.DAYS),
         "relative": rng.choice(words.RELATIVES),
-        "people_drawn": " ".join(name for name, _ in people),
     }
+    return context, people
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Numbers
 
 
-def _draw_legal_numbers(rng: random.Random, moves: tuple[Move, ...]) -> list[dict[str, int]]:
-    while True:
-        numbers = _draw_numbers(rng, moves)
-        if numbers is not None:
-            return numbers
+def _draw_legal_numbers(rng: random.Random, moves: tuple[Move, ...]) -> list[dict[str, int]] | None:
+    """None where no draw was legal: some orders cannot be told, such as growing twice and then lagging behind."""
+    draws = (_draw_numbers(rng, moves) for _ in range(_DRAWS))
+    return next((numbers for numbers in draws if numbers is not None), None)
 
 
 def _draw_numbers(rng: random.Random, moves: tuple[Move, ...]) -> list[dict[str, int]] | None:

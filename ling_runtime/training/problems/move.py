@@ -48,6 +48,12 @@ class Wording:
 class Move:
     expressions: tuple[Expression, ...]
     wordings: tuple[Wording, ...]
+    people: int | None = None
+    """An end that is about so many people, each brought in by one move; None: about any number."""
+
+    @property
+    def is_end(self) -> bool:
+        return self.wordings[0].ask is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,13 +66,21 @@ class World:
     lexicon: Sequence[Mapping[str, str]]
     """Sets of words that belong together; one is drawn per story."""
 
+    @property
+    def middles(self) -> tuple[str, ...]:
+        return tuple(name for name, move in self.moves.items() if not move.is_end)
 
-def move(expressions: str, *wordings: tuple[str, ...], ask: str | None = None) -> Move:
+    @property
+    def ends(self) -> tuple[str, ...]:
+        return tuple(name for name, move in self.moves.items() if move.is_end)
+
+
+def move(expressions: str, *wordings: tuple[str, ...], ask: str | None = None, people: int | None = None) -> Move:
     """Build a move from "expr; expr" and (tell, line, line...) tuples."""
     parsed = tuple(Expression.parse(part) for part in expressions.replace(" ", "").split(";") if part)
     built = tuple(Wording(tell, lines, ask) for tell, *rest in wordings for lines in (tuple(rest),))
     assert all(len(w.work) == len(parsed) for w in built), f"{expressions}: one line per expression"
-    return Move(parsed, built)
+    return Move(parsed, built, people)
 
 
 def apply(op: str, left: int, right: int) -> int | None:
