@@ -91,8 +91,8 @@ def measure_cell(
         server.wait_ready(spec.engine.ready_timeout_s)
         with blaming(server):
             load = run_load(spec, data, server, client, stages)
-            score, answers = run_task(spec, data, server, attempt, stages)
             metrics = derive(spec, load)
+            score, answers = run_task(spec, data, server, attempt, stages)
             accept = Accept(length=metrics.accept_length, source=metrics.accept_source)
             stages.enter("gates")
             results, evidence = gates.apply(

@@ -6,6 +6,7 @@ nothing else, for the record is on disk; one that cannot be opened ends the prog
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -131,6 +132,9 @@ def open_tracker(study: StudySpec, cells: int) -> Tracker | Untracked:
     from mlflow.tracking import MlflowClient  # noqa: PLC0415
     from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415
 
+    # MLflow's own default is to retry a dead server for minutes.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
     directory = Path(study.output_dir).absolute()
     uri = study.tracking.uri or f"sqlite:///{directory / 'mlflow.db'}"
     try:

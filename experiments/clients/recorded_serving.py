@@ -94,6 +94,13 @@ def tapped(loads: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
     return loads_and_note
 
 
+def is_whole_package() -> bool:
+    """SGLang as installed brings `srt`. (To import it in order to ask would need the schemas already.)"""
+    spec = importlib.util.find_spec("sglang")
+    locations = spec.submodule_search_locations if spec else None
+    return any((Path(location) / "srt").is_dir() for location in locations or ())
+
+
 def define_torchvision_schemas() -> object:
     """SGLang's configs import torchvision, whose registry build wants these two operators; a CPU torch has none."""
     import torch  # noqa: PLC0415 - the order matters: before torchvision
@@ -106,7 +113,7 @@ def define_torchvision_schemas() -> object:
 
 def main() -> None:
     requests, go, arguments = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
-    library = define_torchvision_schemas() if importlib.util.find_spec("torchvision") else None
+    library = define_torchvision_schemas() if is_whole_package() else None
     from sglang.benchmark import serving  # noqa: PLC0415 - only after the schemas
 
     while not go.exists():

@@ -72,49 +72,41 @@ class Run:
         return parsed
 
 
-@pytest.fixture
-def driver(tmp_path: Path, checkpoint: Path) -> Callable[..., list[str]]:
+def small(directory: Path, checkpoint: Path, *overrides: str, engine: tuple[str, ...] | None = None) -> list[str]:
     """run.py's command line on the fake engine, small and untracked unless overridden."""
-
-    def command(*overrides: str, engine: tuple[str, ...] | None = None) -> list[str]:
-        small = {
-            "engine.command": f"[{','.join(engine or fake_command())}]",
-            "engine.ready_timeout_s": "10",
-            "model.path": str(checkpoint),
-            "output_dir": str(tmp_path / "out"),
-            "machine.lock": str(tmp_path / "lock"),
-            "tracking": "none",
-            "workload.num_prompts": "2",
-            "workload.output_len": "16",
-            "workload.warmup_prompts": "1",
-            "workload.num_shots": "1",
-            "gate.parity_prompts": "2",
-            "gate.parity_tokens": "16",
-            "gate.pollution_requests": "2",
-        }
-        given = {override.partition("=")[0].lstrip("+") for override in overrides}
-        defaults = [f"{key}={value}" for key, value in small.items() if key not in given]
-        return [sys.executable, str(ROOT / "run.py"), *defaults, *overrides]
-
-    return command
+    defaults = {
+        "engine.command": f"[{','.join(engine or fake_command())}]",
+        "engine.ready_timeout_s": "10",
+        "model.path": str(checkpoint),
+        "output_dir": str(directory / "out"),
+        "machine.lock": str(directory / "lock"),
+        "tracking": "none",
+        "workload.num_prompts": "2",
+        "workload.output_len": "16",
+        "workload.warmup_prompts": "1",
+        "workload.num_shots": "1",
+        "gate.parity_prompts": "2",
+        "gate.parity_tokens": "16",
+        "gate.pollution_requests": "2",
+    }
+    given = {override.partition("=")[0].lstrip("+") for override in overrides}
+    kept = [f"{key}={value}" for key, value in defaults.items() if key not in given]
+    return [sys.executable, str(ROOT / "run.py"), *kept, *overrides]
 
 
 def driver_env() -> dict[str, str]:
     """With the stand-in for SGLang's client, which takes ten seconds to import."""
-    return {**os.environ, "PYTHONPATH": str(FAKE_CLIENT), "HYDRA_FULL_ERROR": "0"}
+    return {**os.environ, "PYTHONPATH": str(FAKE_CLIENT)}
+
+
+def start(command: list[str], directory: Path) -> Run:
+    done = subprocess.run(command, env=driver_env(), cwd=directory, capture_output=True, text=True, timeout=200)
+    return Run(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.fixture
-def run_py(driver: Callable[..., list[str]], tmp_path: Path) -> Callable[..., Run]:
+def run_py(tmp_path: Path, checkpoint: Path) -> Callable[..., Run]:
     def run(*overrides: str, engine: tuple[str, ...] | None = None) -> Run:
-        done = subprocess.run(
-            driver(*overrides, engine=engine),
-            env=driver_env(),
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        return Run(done.returncode, done.stdout, done.stderr)
+        return start(small(tmp_path, checkpoint, *overrides, engine=engine), tmp_path)
 
     return run

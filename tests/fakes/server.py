@@ -19,7 +19,7 @@ from typing import Any
 import language
 
 FAULTS = {
-    "late": "answers only after 2 s",
+    "late": "answers only after half a second",
     "hang": "listens and never answers",
     "errors": "every generation is HTTP 500",
     "errors_after_ready": "HTTP 500 after the fourth generation",
@@ -251,7 +251,7 @@ def main() -> None:
     if engine.has("grandchild"):
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
     if engine.has("late"):
-        time.sleep(2.0)
+        time.sleep(0.5)
     Handler.engine = engine
     print(f"fake engine ready on port {options.port}", flush=True)
     ThreadingHTTPServer((options.host, options.port), Handler).serve_forever()

@@ -1,0 +1,96 @@
+"""A driver that is told to stop, or killed, in mid-benchmark: no process after 10 s, and an honest record."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from conftest import driver_env, fake_command, small
+from processes import MARK, marked, wait_gone
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+SLOW = ("speculation.num_steps=1,2", "workload.warmup_prompts=0", "-m")
+
+
+@pytest.fixture
+def begin(tmp_path: Path, checkpoint: Path) -> Callable[..., subprocess.Popen[str]]:
+    """A driver whose benchmark would take minutes, returned once that is under way."""
+
+    def start(*faults: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            small(tmp_path, checkpoint, *SLOW, engine=fake_command(*faults, step_ms=1000.0)),
+            env={**driver_env(), MARK: str(tmp_path)},
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        deadline = time.monotonic() + 30.0
+        attempt = tmp_path / "out/single/nextn-1-2/attempt-1"
+        while "/generate" not in tail(attempt / "server.log") or not (attempt / "requests.jsonl").exists():
+            assert process.poll() is None, process.communicate()[1]
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        return process
+
+    return start
+
+
+def tail(log: Path) -> str:
+    return log.read_text() if log.exists() else ""
+
+
+def read(tmp_path: Path) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads((tmp_path / "out/single/nextn-1-2/attempt-1/record.json").read_text())
+    return record
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_in_mid_benchmark(
+    begin: Callable[..., subprocess.Popen[str]], tmp_path: Path, number: signal.Signals
+) -> None:
+    process = begin()
+    assert len(marked(str(tmp_path))) >= 5  # driver, two supervisors, server, client
+    process.send_signal(number)
+    out, err = process.communicate(timeout=10.0)
+    assert marked(str(tmp_path)) == []
+    record = read(tmp_path)
+    assert record["status"] == "invalid"
+    assert record["failure"]["class"] == "Interrupted"
+    assert (record["failure"]["phase"], record["failure"]["message"]) == ("bench", number.name)
+    assert process.returncode == 3
+    line = json.loads(out.splitlines()[-1])
+    assert [cell["status"] for cell in line["cells"]] == ["invalid"], "the second cell is not begun"
+    assert number.name in err
+
+
+def test_a_second_signal_does_not_disturb_the_first(
+    begin: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    process = begin("ignore_term")
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=12.0)
+    assert (process.returncode, read(tmp_path)["failure"]["class"]) == (3, "Interrupted")
+    assert marked(str(tmp_path)) == []
+
+
+@pytest.mark.parametrize("fault", [(), ("ignore_term", "grandchild")])
+def test_a_killed_driver_leaves_no_process_and_an_unfinished_record(
+    begin: Callable[..., subprocess.Popen[str]], tmp_path: Path, fault: tuple[str, ...]
+) -> None:
+    process = begin(*fault)
+    process.kill()
+    process.communicate()
+    assert wait_gone(str(tmp_path), 10.0) == []
+    record = read(tmp_path)
+    assert (record["status"], record["failure"]["class"]) == ("invalid", "Unfinished")

@@ -1,0 +1,131 @@
+"""run.py as Hydra users know it, and what it refuses: composed configuration, help, dry run, exit code 2."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from conftest import ROOT, Run
+from processes import MARK, marked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+PRESETS = sorted(path.stem for path in (ROOT / "conf/experiment").glob("*.yaml"))
+
+
+def hydra(*arguments: str, cwd: Path) -> Run:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "run.py"), *arguments], cwd=cwd, capture_output=True, text=True, timeout=60
+    )
+    return Run(done.returncode, done.stdout, done.stderr)
+
+
+def test_help_shows_groups_keys_and_exit_codes(tmp_path: Path) -> None:
+    shown = hydra("--help", cwd=tmp_path)
+    assert shown.code == 0
+    for text in ("speculation: dspark, nextn, none", "num_prompts: 16", "Exit codes", "experiment=quickstart"):
+        assert text in shown.out
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("preset", [None, *PRESETS])
+def test_the_configuration_composes_and_resolves(tmp_path: Path, preset: str | None) -> None:
+    chosen = [f"experiment={preset}"] if preset else []
+    shown = hydra("--cfg", "job", "--resolve", *chosen, cwd=tmp_path)
+    assert shown.code == 0, shown.err
+    assert "algorithm: nextn" in shown.out
+    assert str(ROOT / "ling_runtime/checkpoints/ling_tiny") in shown.out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_prints_lines_to_paste_and_starts_nothing(
+    run_py: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(MARK, str(tmp_path))
+    shown = run_py("dry_run=true", '+env.A_FLAG="on 1"', "speculation.num_steps=5")
+    assert shown.code == 0, shown.err
+    server, client = [line for line in shown.out.splitlines() if line.startswith("env ")]
+    assert "A_FLAG='on 1'" in server
+    assert "--speculative-num-steps 5 --speculative-eagle-topk 1 --speculative-num-draft-tokens 6" in server
+    assert "-m experiments.clients.recorded_serving /dev/stdout /dev/null --backend sglang" in client
+    assert shown.line == {"cells": [], "decisions": [], "dry_run": ["nextn-5-6"], "exit": 0}
+    assert list((tmp_path / "out").rglob("record.json")) == []
+    assert marked(str(tmp_path)) == []
+
+
+def test_a_pasted_server_line_runs(run_py: Callable[..., Run], tmp_path: Path) -> None:
+    shown = run_py(
+        "dry_run=true", engine=(sys.executable, str(ROOT / "tests/fakes/server.py"), "--fault", "die_at_start")
+    )
+    line = next(line for line in shown.out.splitlines() if line.startswith("env "))
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, "on purpose" in done.stdout) == (7, True)
+
+
+def test_a_sweep_is_one_plan(run_py: Callable[..., Run]) -> None:
+    shown = run_py("dry_run=true", "speculation.num_steps=1,2,3", "-m")
+    assert shown.line["dry_run"] == ["nextn-1-2", "nextn-2-3", "nextn-3-4"]
+    shown = run_py("dry_run=true", "speculation=none,nextn", "-m")
+    assert shown.line["dry_run"] == ["none", "nextn-3-4"]
+
+
+def test_a_preset_lists_linked_cells_and_takes_overrides(run_py: Callable[..., Run]) -> None:
+    shown = run_py("dry_run=true", "experiment=quickstart", "task.num_questions=7")
+    assert shown.line["dry_run"] == ["none", "nextn-3-4", "nextn-5-6"]
+    assert shown.out.count("--num-prompts 2 ") == 3
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("speculation.num_stepz=3", "Key 'num_stepz' not in"),
+        ("workload=nope", "Could not find 'workload/nope'"),
+        ("speculation.num_steps=three", "could not be converted to Integer"),
+        ("gate.mode=lenient", "gate.mode: 'lenient' is not one of strict, off"),
+        ("model.path=/no/such/model", "model.path"),
+        ("model.path=???", "model.path: Missing mandatory value"),
+        ("speculation=dspark", "no DSpark draft; allowed: none, nextn"),
+        ("kernels.no_such=fused", "kernels.no_such: no such operator"),
+    ],
+)
+def test_configuration_errors_end_with_2_and_a_line(
+    run_py: Callable[..., Run], tmp_path: Path, override: str, message: str
+) -> None:
+    shown = run_py(override)
+    assert shown.code == 2
+    assert message in shown.err
+    assert shown.line["exit"] == 2
+    assert list((tmp_path / "out").rglob("record.json")) == []
+
+
+def test_a_store_that_cannot_be_opened_is_found_before_anything_starts(run_py: Callable[..., Run]) -> None:
+    shown = run_py("tracking=mlflow", "tracking.uri=sqlite:////proc/nowhere/mlflow.db")
+    assert shown.code == 2
+    assert "tracking.uri: sqlite:////proc/nowhere/mlflow.db cannot be opened" in shown.line["error"]
+
+
+def test_an_error_in_the_last_job_of_a_sweep_is_found_before_the_first_starts(
+    run_py: Callable[..., Run], tmp_path: Path
+) -> None:
+    shown = run_py("speculation.num_steps=1,2,0", "-m")
+    assert (shown.code, shown.line["cells"]) == (2, [])
+    assert "speculation.num_steps: 0" in shown.err
+    assert list((tmp_path / "out").rglob("record.json")) == []
+
+
+def test_a_declaration_without_a_reason_is_a_configuration_error(run_py: Callable[..., Run]) -> None:
+    shown = run_py("change.rounding=declared", "+env.A=0,1", "-m")
+    assert shown.code == 2
+    assert "change.reason" in shown.err
+
+
+def test_preflight_reports_the_machine_and_starts_nothing(run_py: Callable[..., Run], tmp_path: Path) -> None:
+    shown = run_py("preflight=true")
+    assert shown.line["preflight"]["lock"] is True
+    assert json.dumps(shown.line["preflight"]).count("true") >= 4
+    assert list((tmp_path / "out").rglob("record.json")) == []
