@@ -54,8 +54,10 @@ class GenerateClient:
 
     def __init__(self, base_url: str, timeout_s: float = 600.0) -> None:
         self.base_url = base_url.rstrip("/")
-        # No proxy from the environment: the engine is on this host, or reached as the caller spelled it.
-        self._http = httpx.Client(base_url=self.base_url, timeout=timeout_s, trust_env=False)
+        # No proxy from the environment: the engine is on this host, or reached as the caller spelled it. A connection
+        # per call: a kept one may be closed by the engine at the very moment it is used again.
+        limits = httpx.Limits(max_keepalive_connections=0)
+        self._http = httpx.Client(base_url=self.base_url, timeout=timeout_s, trust_env=False, limits=limits)
 
     def __enter__(self) -> Self:
         return self
