@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ling_runtime.config import ModelConfig
+    from ling_runtime.training.layers import Params
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Span:
 
 
 @torch.inference_mode()
-def accepted_runs(params: dense.Params, config: ModelConfig, ids: Tensor, depth: int, rows: int = 32) -> Tensor:
+def accepted_runs(params: Params, config: ModelConfig, ids: Tensor, depth: int, rows: int = 32) -> Tensor:
     """How many drafts of each base the trajectory confirms, [B, T - depth - 1] int64; `rows` sequences at a time."""
     runs = []
     for part in ids.split(rows):

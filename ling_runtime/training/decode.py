@@ -13,21 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ling_runtime.training.dense import (
-    PLAIN,
-    Params,
-    embed,
-    feed_forward,
-    kda_output,
-    kda_project,
-    logits,
-    mla_output,
-    mla_project,
-    rms,
-    under,
-    wide,
-)
+from ling_runtime.training.dense import PLAIN, embed, feed_forward, logits
 from ling_runtime.training.kda import KdaInputs, recurrent_step
+from ling_runtime.training.layers import Params, kda_output, kda_project, mla_output, mla_project, rms, under, wide
 from ling_runtime.training.replay import Replay
 
 if TYPE_CHECKING:

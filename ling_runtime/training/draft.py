@@ -14,18 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ling_runtime.training.dense import (
-    PLAIN,
-    Blocks,
-    MlaProjections,
-    Params,
-    embed,
-    feed_forward,
-    mla_output,
-    mla_project,
-    rms,
-    under,
-)
+from ling_runtime.training.dense import PLAIN, Blocks, embed, feed_forward
+from ling_runtime.training.layers import MlaProjections, Params, mla_output, mla_project, rms, under
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -35,4 +35,5 @@ def _start(name: str, shape: tuple[int, ...], generator: torch.Generator) -> Ten
         return torch.empty(shape).uniform_(*_DECAY_BIAS, generator=generator)
     if name.endswith("word_embeddings.weight"):
         return torch.randn(shape, generator=generator) * 0.5
-    return torch.randn(shape, generator=generator) * shape[-1] ** -0.5
+    scale: float = shape[-1] ** -0.5
+    return torch.randn(shape, generator=generator) * scale

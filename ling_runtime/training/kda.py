@@ -63,14 +63,13 @@ def chunked(inputs: KdaInputs, floor: float) -> Tensor:
     total = rows.log_decay.cumsum(-2)
     middle = -floor * CHUNK / 2
     rise, fall = (total + middle).exp(), (-total - middle).exp()
-    beta = rows.beta[..., None]
     k_rise = rows.k * rise
     k_fall = rows.k * fall
-    mixing = (k_rise @ k_fall.mT).tril(-1) * beta
+    mixing = (k_rise @ k_fall.mT).tril(-1) * rows.beta
     solve = _unit_lower_inverse(mixing)
     decay = total.exp()
-    fresh = solve @ (beta * rows.v)
-    from_state = solve @ (beta * decay * rows.k)
+    fresh = solve @ (rows.beta * rows.v)
+    from_state = solve @ (rows.beta * decay * rows.k)
     k_end = (total[..., -1:, :] - total).exp() * rows.k
     carry = torch.diag_embed(decay[..., -1, :]) - k_end.mT @ from_state
     states = scan(carry, k_end.mT @ fresh)
@@ -91,7 +90,8 @@ class _Rows(NamedTuple):
 
     @classmethod
     def split(cls, inputs: KdaInputs) -> _Rows:
-        return cls(*(_to_chunks(x) for x in inputs[:4]), _to_chunks(inputs.beta[..., None])[..., 0])
+        q, k, v, decay, beta = (_to_chunks(x) for x in inputs._replace(beta=inputs.beta[..., None]))
+        return cls(q, k, v, decay, beta)
 
     @staticmethod
     def join(out: Tensor, batch: int, heads: int, length: int) -> Tensor:

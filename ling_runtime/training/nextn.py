@@ -35,7 +35,8 @@ from ling_runtime.weights import load, save, tensor_specs
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ling_runtime.training.dense import Blocks, Params
+    from ling_runtime.training.dense import Blocks
+    from ling_runtime.training.layers import Params
     from ling_runtime.training.packing import Shard
 
 

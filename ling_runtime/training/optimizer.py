@@ -29,7 +29,8 @@ def orthogonalise(x: Tensor) -> Tensor:
     for _ in range(5):
         gram = y @ y.mT
         y = a * y + (b * gram + c * gram @ gram) @ y
-    return (y.mT if tall else y).to(x.dtype)
+    orthogonal: Tensor = (y.mT if tall else y).to(x.dtype)
+    return orthogonal
 
 
 class Muon(torch.optim.Optimizer):

@@ -31,7 +31,8 @@ from ling_runtime.weights import save
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ling_runtime.training.dense import Blocks, Params
+    from ling_runtime.training.dense import Blocks
+    from ling_runtime.training.layers import Params
     from ling_runtime.training.packing import Shard
 
 

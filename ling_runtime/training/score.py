@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from ling_runtime.training.dense import Params
+    from ling_runtime.training.layers import Params
 
 SHOTS = 5
 STOP = "Question"
@@ -76,7 +76,8 @@ def score(
     values = [answer_value(text) for text in texts]
     hits = [value == problem.value for value, problem in zip(values, problems, strict=True)]
     runs = accepted_runs(params, config, taken.ids, max(DEPTHS))
-    answers = stop_spans(taken, tokenizer.token_to_id(STOP))
+    (stop_id,) = tokenizer.encode(STOP).ids
+    answers = stop_spans(taken, stop_id)
     onward = [
         Span(start, min(start + new_tokens, len(row) - max(DEPTHS)))
         for row, start in zip(rows, taken.prompts, strict=True)
