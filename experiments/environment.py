@@ -17,18 +17,9 @@ from typing import Any
 import psutil
 
 from experiments.engine import ROOT
+from experiments.gpu import gpus
 
 KEY_PACKAGES = ("torch", "sglang", "transformers", "hydra-core", "mlflow", "numpy")
-GPU_FIELDS = (
-    "index",
-    "name",
-    "driver_version",
-    "memory.total",
-    "clocks.sm",
-    "clocks.mem",
-    "temperature.gpu",
-    "power.limit",
-)
 
 
 @functools.cache
@@ -63,16 +54,6 @@ def hardware_class(full: dict[str, Any]) -> str:
     """What two machines must share for their records to mean the same."""
     names = [gpu["name"] for gpu in full["gpus"]]
     return f"{len(names)} x {names[0]}" if names else f"{full['cpu']} x {full['cores']}"
-
-
-def gpus() -> list[dict[str, str]]:
-    """One row per GPU as nvidia-smi reports it now; empty where there is none."""
-    if shutil.which("nvidia-smi") is None:
-        return []
-    query = ["nvidia-smi", f"--query-gpu={','.join(GPU_FIELDS)}", "--format=csv,noheader,nounits"]
-    answer = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
-    lines = answer.stdout.splitlines() if answer.returncode == 0 else []
-    return [dict(zip(GPU_FIELDS, (part.strip() for part in line.split(",")), strict=True)) for line in lines]
 
 
 def source(full: dict[str, Any]) -> str:

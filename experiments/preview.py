@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 import psutil
 from filelock import FileLock, Timeout
 
-from experiments import environment, summary
+from experiments import summary
 from experiments.clients import bench_serving
 from experiments.engine import server_command
 from experiments.errors import ConfigError
+from experiments.gpu import gpus
 from experiments.machine import available_cores, load_average, lock_file, split_cores
 from experiments.ports import HOST, free_port
 from experiments.tracking import open_tracker
@@ -70,7 +71,7 @@ def machine_checks(plan: Plan) -> Iterator[Check]:
     one_minute = load_average()[0]
     yield "load", one_minute < len(available_cores()), f"load average {one_minute:.2f}"
     if first.cell.spec.engine.device != "cpu":
-        found = environment.gpus()
+        found = gpus()
         yield "gpu", bool(found), ", ".join(gpu["name"] for gpu in found) or "nvidia-smi reports none"
     yield _tracking(plan)
 

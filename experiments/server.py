@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Self
 from experiments.clients.generate import GenerateClient, ProtocolError
 from experiments.engine import server_command
 from experiments.errors import LaunchError
+from experiments.gpu import used_mib, wait_for_memory
 from experiments.ports import HOST, free_port
 from experiments.process import Supervised
 
@@ -41,6 +42,7 @@ class Server:
         self.url = f"http://{HOST}:{port}"
         self.command = server_command(cell, port=port, served_name=self.name)
         self.client = GenerateClient(self.url)
+        self._gpu_mib = None if cell.engine.device == "cpu" else used_mib()
         self.process = Supervised.start(self.command, log=log, cores=cores)
 
     def __enter__(self) -> Self:
@@ -51,6 +53,8 @@ class Server:
     ) -> None:
         self.client.close()
         self.process.stop()
+        if self._gpu_mib is not None:
+            wait_for_memory(self._gpu_mib)
 
     def wait_ready(self, timeout_s: float) -> float:
         """Seconds until the first generation. Raises LaunchError with the log's end."""

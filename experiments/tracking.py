@@ -6,6 +6,7 @@ nothing else, for the record is on disk; one that cannot be opened ends the prog
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -16,6 +17,7 @@ from experiments.errors import ConfigError
 from experiments.record import FILE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
 
     from mlflow.tracking import MlflowClient
@@ -42,6 +44,15 @@ FILES = ("spec.yaml", FILE, "command.txt", "bench.jsonl", "requests.jsonl", "tas
 TAGS = ("name", "identity", "status", "verdict", "rule", "role", "baseline", "attempt")
 
 
+@contextlib.contextmanager
+def reported(state: str) -> Iterator[None]:
+    """A failure inside is told on stderr and ends here: tracking never loses a finished cell."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - MLflow's stores fail in many ways
+        print(f"tracking failed, {state}: {error}", file=sys.stderr)
+
+
 class Untracked:
     """Tracking switched off."""
 
@@ -65,27 +76,25 @@ class Tracker:
         self._experiment = experiment
         self._name = name
         self._missing = cells
+        self._parent: str | None = None
 
     def __enter__(self) -> Self:
-        run = self._client.create_run(self._experiment, run_name=self._name, tags={"cells": str(self._missing)})
-        self._parent = run.info.run_id
+        with reported("the parent run is not there"):
+            run = self._client.create_run(self._experiment, run_name=self._name, tags={"cells": str(self._missing)})
+            self._parent = run.info.run_id
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            self._client.set_terminated(self._parent, "FAILED" if self._missing else "FINISHED")
-        except Exception as failure:  # noqa: BLE001 - tracking never loses a finished cell
-            print(f"tracking failed to end the parent run: {failure}", file=sys.stderr)
+        if self._parent:
+            with reported("the parent run has no end"):
+                self._client.set_terminated(self._parent, "FAILED" if self._missing else "FINISHED")
 
     def log(self, record: dict[str, Any], attempt: Path) -> None:
-        """File one record as a child run; a failure is reported and does not spread."""
-        try:
+        """File one record as a child run."""
+        with reported(f"{attempt / FILE} is complete"):
             self._log(record, attempt)
-        except Exception as error:  # noqa: BLE001 - tracking never loses a finished cell
-            print(f"tracking failed; {attempt / FILE} is complete: {error}", file=sys.stderr)
-        else:
             self._missing -= record["status"] == "valid"
 
     def _log(self, record: dict[str, Any], attempt: Path) -> None:
@@ -93,9 +102,8 @@ class Tracker:
 
         stamp = int(time.time() * 1000)
         tags = {key: record[key] for key in TAGS if record[key] is not None} | gate_tags(record)
-        run = self._client.create_run(
-            self._experiment, run_name=record["name"], tags={"mlflow.parentRunId": self._parent}
-        )
+        nesting = {"mlflow.parentRunId": self._parent} if self._parent else {}
+        run = self._client.create_run(self._experiment, run_name=record["name"], tags=nesting)
         self._client.log_batch(
             run.info.run_id,
             metrics=[Metric(key, value, stamp, 0) for key, value in metrics(record).items()],

@@ -64,6 +64,7 @@ class Run:
     code: int
     out: str
     err: str
+    directory: Path
 
     @property
     def line(self) -> dict[str, Any]:
@@ -101,7 +102,7 @@ def driver_env() -> dict[str, str]:
 
 def start(command: list[str], directory: Path) -> Run:
     done = subprocess.run(command, env=driver_env(), cwd=directory, capture_output=True, text=True, timeout=200)
-    return Run(done.returncode, done.stdout, done.stderr)
+    return Run(done.returncode, done.stdout, done.stderr, directory)
 
 
 @pytest.fixture
@@ -110,3 +111,11 @@ def run_py(tmp_path: Path, checkpoint: Path) -> Callable[..., Run]:
         return start(small(tmp_path, checkpoint, *overrides, engine=engine), tmp_path)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def quickstart(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Run:
+    """The preset, tracked, on the fake engine."""
+    directory = tmp_path_factory.mktemp("quickstart")
+    overrides = ("experiment=quickstart", "task.num_questions=3", "task.num_shots=1", "tracking=mlflow")
+    return start(small(directory, checkpoint, *overrides), directory)

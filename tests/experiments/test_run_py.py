@@ -22,7 +22,7 @@ def hydra(*arguments: str, cwd: Path) -> Run:
     done = subprocess.run(
         [sys.executable, str(ROOT / "run.py"), *arguments], cwd=cwd, capture_output=True, text=True, timeout=60
     )
-    return Run(done.returncode, done.stdout, done.stderr)
+    return Run(done.returncode, done.stdout, done.stderr, cwd)
 
 
 def test_help_shows_groups_keys_and_exit_codes(tmp_path: Path) -> None:

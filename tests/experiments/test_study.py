@@ -44,8 +44,8 @@ def test_a_single_run_is_a_baseline_with_all_its_files(run_py: Callable[..., Run
     assert kept["activation"]["ok"] is True
 
 
-def test_candidates_are_compared_with_the_first_cell(run_py: Callable[..., Run]) -> None:
-    run = run_py("experiment=quickstart", "task.num_questions=3", "task.num_shots=1")
+def test_candidates_are_compared_with_the_first_cell(quickstart: Run) -> None:
+    run = quickstart
     assert run.code == 0, run.err
     assert [cell["name"] for cell in run.line["cells"]] == ["none", "nextn-3-4", "nextn-5-6"]
     assert [cell["verdict"] for cell in run.line["cells"]] == ["baseline", "inconclusive", "inconclusive"]
