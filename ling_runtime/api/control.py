@@ -8,6 +8,7 @@ to them.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -121,7 +122,11 @@ def _server_info(service: Service) -> dict[str, Any]:
     """Resolved arguments under their own names, then what was counted since the last flush."""
     scheduler, executor = service.engine.scheduler, service.engine.executor
     window = scheduler.statistics.window
-    state: dict[str, object] = {"num_running_reqs": scheduler.num_running, "num_queue_reqs": scheduler.num_waiting}
+    state: dict[str, object] = {
+        "num_running_reqs": scheduler.num_running,
+        "num_queue_reqs": scheduler.num_waiting,
+        **dataclasses.asdict(executor.occupancy()),
+    }
     if executor.window > 1:
         state["avg_spec_accept_length"] = window.accept_length()
     return {

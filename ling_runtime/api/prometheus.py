@@ -46,6 +46,9 @@ def _metrics(scheduler: Scheduler) -> Iterable[Metric]:
     yield Metric("sglang:num_aborted_requests_total", "counter", "Requests aborted.", lifetime.aborted_requests)
     yield Metric("sglang:num_running_reqs", "gauge", "Requests in the executor.", scheduler.num_running)
     yield Metric("sglang:num_queue_reqs", "gauge", "Requests waiting for admission.", scheduler.num_waiting)
+    occupancy = scheduler.executor.occupancy()
+    yield Metric("ling_runtime:free_slots", "gauge", "Request slots not in use.", occupancy.free_slots)
+    yield Metric("ling_runtime:free_pages", "gauge", "Cache pages not in use.", occupancy.free_pages)
     yield Metric("sglang:spec_accept_length", "gauge", "Accept length since the last flush.", accept_length)
 
 

@@ -64,6 +64,16 @@ class PrefillOutput:
     prompt_logprobs: tuple[TokenLogprob, ...] | None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Occupancy:
+    """What running requests have left of the executor's memory; everything is free when there are none."""
+
+    slots: int
+    free_slots: int
+    pages: int
+    free_pages: int
+
+
 class Executor(Protocol):
     """A model with its state pools; every method is called from the one engine thread.
 
@@ -100,6 +110,9 @@ class Executor(Protocol):
 
     def release(self, slot: int) -> None:
         """Give back the slot and its pages, at any point after admission."""
+
+    def occupancy(self) -> Occupancy:
+        """Slots and cache pages, free and in all."""
 
     def kernel_report(self) -> list[dict[str, Any]]:
         """Rows of `operator`, `variant`, `numerics` and `calls`, counted since the last reset."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ling_runtime.executor.interface import PrefillOutput, RowSampling, StepOutput
+from ling_runtime.executor.interface import Occupancy, PrefillOutput, RowSampling, StepOutput
 from ling_runtime.memory.window import Window
 from ling_runtime.speculation.acceptance import correct_drafts
 from ling_runtime.speculation.sampling import choose, token_logprob
@@ -115,6 +115,10 @@ class StepExecutor:
     def release(self, slot: int) -> None:
         del self._slots[slot]
         self._caches.release(slot)
+
+    def occupancy(self) -> Occupancy:
+        latent, free = self._caches.latent, self._caches.free_slots
+        return Occupancy(slots=self._caches.slots, free_slots=free, pages=latent.pages, free_pages=latent.free_pages)
 
     def kernel_report(self) -> list[dict[str, Any]]:
         return self._model.kernels.report()

@@ -37,6 +37,7 @@ class Caches:
         layers = len(config.layers(mla=True)) + config.num_nextn_predict_layers
         self.recurrent = RecurrentPool(config, max_requests + 1, dtype=dtype, device=device)
         self.latent = LatentPool(layers, pages + 1, config.latent_width, dtype=dtype, device=device)
+        self.slots = max_requests
         self._free = list(range(max_requests, 0, -1))
 
     @property

@@ -30,6 +30,7 @@ class LatentPool:
 
     def __init__(self, layers: int, pages: int, width: int, *, dtype: torch.dtype, device: torch.device) -> None:
         self.rows = torch.zeros(layers, pages, PAGE, width, dtype=dtype, device=device)
+        self.pages = pages - 1  # page 0 is nobody's
         self._free = list(range(pages - 1, 0, -1))
         self._tables: dict[int, list[int]] = {}
 

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ling_runtime.executor.interface import PrefillOutput, RowSampling, StepOutput, TokenLogprob
+from ling_runtime.executor.interface import Occupancy, PrefillOutput, RowSampling, StepOutput, TokenLogprob
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -97,6 +97,16 @@ class ScriptedExecutor:
     def release(self, slot: int) -> None:
         del self.slots[slot]
         self.log.append(("release", slot))
+
+    def occupancy(self) -> Occupancy:
+        """Pages of one token."""
+        reserved = sum(slot.reserved for slot in self.slots.values())
+        return Occupancy(
+            slots=self.num_slots,
+            free_slots=self.num_slots - len(self.slots),
+            pages=self.num_tokens,
+            free_pages=self.num_tokens - reserved,
+        )
 
     def kernel_report(self) -> list[dict[str, Any]]:
         return [{"operator": "linear", "variant": "reference", "numerics": "reference", "calls": self.steps}]
