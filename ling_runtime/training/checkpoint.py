@@ -1,15 +1,10 @@
-"""Stops and resumes a run: fp32 parameters, optimizer state and the step number in one file.
-
-Muon's momentum is kept in bf16, half the file, because it is rounded to bf16 before every use anyway.
-"""
+"""Stops and resumes a run: fp32 parameters, optimizer state and the step number in one file."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
-
-from ling_runtime.training.optimizer import Muon
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,8 +13,8 @@ if TYPE_CHECKING:
 
 
 def store(trainer: Trainer, path: Path) -> None:
-    states = [_narrow(o.state_dict()) if isinstance(o, Muon) else o.state_dict() for o in trainer.optimizers]
     params = {name: p.detach() for name, p in trainer.params.items()}
+    states = [optimizer.state_dict() for optimizer in trainer.optimizers]
     torch.save({"step": trainer.step, "params": params, "optimizers": states}, path)
 
 
@@ -34,8 +29,3 @@ def restore(trainer: Trainer, path: Path) -> None:
         for group in optimizer.param_groups:
             group["lr"] = trainer.lr
     trainer.step = saved["step"]
-
-
-def _narrow(state: dict[str, Any]) -> dict[str, Any]:
-    narrowed = {k: {n: v.bfloat16() for n, v in values.items()} for k, values in state["state"].items()}
-    return {**state, "state": narrowed}

@@ -62,8 +62,9 @@ def objective(params: Params, config: ModelConfig, ids: Tensor, depth: int, bloc
         counted = counted & followed[:, d : d + bases] if d > 1 else counted
         label = torch.where(counted, labels[:, d : d + bases], -100)
         scores = dense.logits(params, guess.hidden)
-        losses.append(F.cross_entropy(scores.flatten(0, 1), label.flatten()))
-        agreements.append((scores.argmax(-1) == label).sum() / counted.sum())
+        count = counted.sum().clamp(min=1)
+        losses.append(F.cross_entropy(scores.flatten(0, 1), label.flatten(), reduction="sum") / count)
+        agreements.append((scores.argmax(-1) == label).sum() / count)
     load = torch.stack([guess.load for guess in drafts]).mean(0)
     return Progress(torch.stack(losses), torch.stack(agreements), load)
 
