@@ -40,11 +40,11 @@ class ChatTemplate:
         return None if source is None else cls(source, _special_tokens(settings))
 
     def render(self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> str:
-        """The prompt that the assistant's answer continues; Refusal when the template refuses the messages."""
+        """The prompt that the assistant's answer continues; Refusal when the template cannot take what it was given."""
         own = {**self._special_tokens, "messages": messages, "add_generation_prompt": True}
         try:
             return self._template.render({**options, **own})
-        except TemplateError as error:
+        except Exception as error:  # its code meets the client's values: any error is theirs, none ours
             raise Refusal(f"messages: the chat template says: {error}", param="messages") from error
 
 

@@ -45,7 +45,10 @@ class Engine:
         self._tokenizer = tokenizer
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._closed = False
+        """Set in the event loop, so that nothing is asked of the thread after it was told to stop."""
         self._stopping = False
+        """Set in the engine thread, when it has settled everything that was asked before."""
         self._loop: asyncio.AbstractEventLoop
         self._on_failure: Callable[[], None] = lambda: None
         self._streams: set[Stream] = set()
@@ -59,6 +62,7 @@ class Engine:
 
     def shut_down(self) -> None:
         """Abort what is pending and end the thread after its current step. May be called in a signal handler."""
+        self._closed = True
         self._inbox.put(self._stop)
 
     def join(self, timeout_s: float) -> None:
@@ -91,7 +95,7 @@ class Engine:
     def _require_alive(self) -> None:
         if self.failure is not None:
             raise Refusal(f"the engine has failed: {self.failure!r}", status=503)
-        if self._stopping:
+        if self._closed:
             raise Refusal("the server is shutting down", status=503)
 
     # -- engine thread -------------------------------------------------------------------------------------------------

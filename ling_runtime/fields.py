@@ -6,7 +6,8 @@ is read through here. The surprise: null means "not given", as it does for SGLan
 
 from __future__ import annotations
 
-import math
+import reprlib
+import sys
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ling_runtime.refusal import Refusal
@@ -18,6 +19,11 @@ Default = TypeVar("Default")
 
 INT64 = 2**63
 """Ids and seeds beyond 64 bits are wrong types, not large values."""
+
+shown = reprlib.Repr()
+"""Shows a client's value in an error: a few items, two levels deep, however large the value or deep its nesting."""
+shown.maxstring = shown.maxother = shown.maxlong = 80
+shown.maxlevel = 2
 
 
 class Fields:
@@ -55,7 +61,7 @@ class Fields:
         value = self.take(key)
         if value is None:
             return default
-        if type(value) not in (int, float) or not math.isfinite(value):
+        if type(value) not in (int, float) or not abs(value) <= sys.float_info.max:  # false for NaN and 10**400 too
             raise self._wrong(key, "a finite number", value)
         return float(value)
 
@@ -93,9 +99,10 @@ class Fields:
         """Keys of features this server lacks: accepted at the values that mean "off", refused by name otherwise."""
         for key, values in allowed.items():
             value = self.take(key)
-            if value is not None and value not in values:
-                shown = " or ".join(repr(item) for item in (None, *values))
-                raise Refusal(f"{self._name}: {key}={value!r} is not supported here; allowed: {shown}", param=key)
+            if value is not None and not any(_equal(value, off) for off in values):
+                allowed_values = " or ".join(repr(item) for item in (None, *values))
+                message = f"{self._name}: {key}={shown.repr(value)} is not supported here; allowed: {allowed_values}"
+                raise Refusal(message, param=key)
 
     def ignore(self, keys: Iterable[str]) -> None:
         """Keys that clients send and that change nothing here."""
@@ -106,10 +113,15 @@ class Fields:
         if self._raw:
             key = min(self._raw)
             known = ", ".join(sorted(self._known))
-            raise Refusal(f"{self._name}: unknown key {key!r}; allowed: {known}", param=key)
+            raise Refusal(f"{self._name}: unknown key {shown.repr(key)}; allowed: {known}", param=key)
 
     def _wrong(self, key: str, expected: str, value: object) -> Refusal:
-        return Refusal(f"{self._name}: {key} must be {expected}, got {_kind(value)} {value!r:.80}", param=key)
+        return Refusal(f"{self._name}: {key} must be {expected}, got {_kind(value)} {shown.repr(value)}", param=key)
+
+
+def _equal(value: object, other: object) -> bool:
+    """As JSON has it: false is not 0, 0.0 is."""
+    return value == other and isinstance(value, bool) == isinstance(other, bool)
 
 
 def _kind(value: object) -> str:

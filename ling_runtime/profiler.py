@@ -52,8 +52,7 @@ class Profiler:
         wanted = [torch.profiler.ProfilerActivity.CPU]
         if "GPU" in activities and torch.cuda.is_available():
             wanted.append(torch.profiler.ProfilerActivity.CUDA)
-        directory.mkdir(parents=True, exist_ok=True)
-        self._file = directory / f"{prefix}-{time.time_ns()}.trace.json.gz"
+        self._file = _trace_file(directory, prefix)
         self._running = torch.profiler.profile(activities=wanted, with_stack=with_stack, record_shapes=record_shapes)
         self._running.start()
 
@@ -65,3 +64,14 @@ class Profiler:
         profile.stop()
         profile.export_chrome_trace(str(self._file))
         return self._file
+
+
+def _trace_file(directory: Path, prefix: str) -> Path:
+    """An empty file to be written at the end; Refusal now when it cannot be."""
+    file = directory / f"{prefix}-{time.time_ns()}.trace.json.gz"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    except (OSError, ValueError) as error:  # ValueError: a NUL or half a surrogate pair in the name
+        raise Refusal(f"profile: no trace can be written to {str(file)!r}: {error}", param="output_dir") from error
+    return file

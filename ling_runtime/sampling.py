@@ -63,6 +63,7 @@ class SamplingParams:
         _require("top_k", self.top_k, self.top_k == -1 or self.top_k >= 1, "-1 (off) or at least 1")
         _require("stop", len(self.stop), len(self.stop) <= MAX_STOP_STRINGS, f"at most {MAX_STOP_STRINGS} strings")
         _require("stop", "''", "" not in self.stop, "non-empty strings")
+        _require("stop", "half a surrogate pair", all(map(_is_unicode, self.stop)), "Unicode text")
 
     @classmethod
     def from_json(cls, raw: object) -> SamplingParams:
@@ -91,6 +92,10 @@ class SamplingParams:
     @property
     def greedy(self) -> bool:
         return self.temperature < GREEDY_BELOW
+
+
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def _require(key: str, value: object, holds: bool, allowed: str) -> None:

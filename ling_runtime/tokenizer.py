@@ -30,6 +30,8 @@ class Tokenizer:
         self._bytes: dict[int, bytes] = {}
         added = backend.get_added_tokens_decoder()
         self.special_ids = frozenset(token for token, content in added.items() if content.special)
+        self.longest_token = max(map(len, backend.get_vocab()))
+        """In characters of the byte alphabet: no token stands for more bytes of text."""
         self.eos_ids = eos_ids
         self.chat_template = chat_template
 

@@ -1,22 +1,26 @@
 """Which path leads where: the routes of both APIs over one service, and the errors that become answers.
 
 The surprise: bodies are not pydantic models. They are read key by key by the functions behind the routes, because an
-unknown key has to be refused by name together with the keys that are allowed.
+unknown key has to be refused by name together with the keys that are allowed; what /openapi.json says of them is
+written beside (schema.py).
 """
 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Query, Request
-from fastapi.responses import Response  # noqa: TC002 - FastAPI reads the annotations of routes at run time
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from starlette.requests import ClientDisconnect
 
-from ling_runtime.api import control
+from ling_runtime.api import control, schema
 from ling_runtime.api.chat import chat_completions
 from ling_runtime.api.completions import completions
 from ling_runtime.api.exchange import json_body, refused
 from ling_runtime.api.generate import generate
+from ling_runtime.engine import CLIENT_CLOSED_REQUEST
 from ling_runtime.refusal import Refusal
 
 if TYPE_CHECKING:
@@ -38,28 +42,53 @@ def create_app(service: Service, *, on_failure: Callable[[], None] = lambda: Non
         service.engine.shut_down()
         service.engine.join(JOIN_TIMEOUT_S)
 
-    app = FastAPI(title="ling_runtime", lifespan=lifespan, openapi_url=None)
+    app = FastAPI(title="ling_runtime", lifespan=lifespan, docs_url=None, redoc_url=None)
     _add_generation(app, service)
     _add_information(app, service)
     _add_operation(app, service)
 
+    _add_errors(app)
+    return app
+
+
+def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(Refusal)
     async def _refused(_: Request, refusal: Refusal) -> Response:
         return refused(refusal)
 
-    return app
+    @app.exception_handler(RequestValidationError)
+    async def _invalid(_: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        return refused(Refusal(f"{first['loc'][-1]}: {first['msg']}", param=str(first["loc"][-1])))
+
+    @app.exception_handler(ClientDisconnect)
+    async def _left(_: Request, __: ClientDisconnect) -> Response:
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
+
+
+def _takes(body: schema.Schema, *, required: bool = True) -> dict[str, Any]:
+    """What FastAPI publishes about a route whose body it does not read itself."""
+    content = {"application/json": {"schema": body}}
+    refusal = {"description": "Refused", "content": {"application/json": {"schema": schema.ERROR}}}
+    return {
+        "response_model": None,
+        "openapi_extra": {"requestBody": {"required": required, "content": content}},
+        "responses": {"4XX": refusal, "5XX": refusal},
+    }
 
 
 def _add_generation(app: FastAPI, service: Service) -> None:
-    @app.post("/generate", response_model=None)
+    bodies = schema.Bodies(service.engine.executor.vocab_size, service.config.served_model_name)
+
+    @app.post("/generate", **_takes(bodies.generate()))
     async def _generate(http: Request) -> Response:
         return await generate(service, http, await json_body(http))
 
-    @app.post("/v1/completions", response_model=None)
+    @app.post("/v1/completions", **_takes(bodies.completions()))
     async def _completions(http: Request) -> Response:
         return await completions(service, http, await json_body(http))
 
-    @app.post("/v1/chat/completions", response_model=None)
+    @app.post("/v1/chat/completions", **_takes(bodies.chat()))
     async def _chat_completions(http: Request) -> Response:
         return await chat_completions(service, http, await json_body(http))
 
@@ -93,14 +122,17 @@ def _add_operation(app: FastAPI, service: Service) -> None:
     async def _health_generate() -> Response:
         return await control.health_generate(service)
 
-    @app.api_route("/flush_cache", methods=["GET", "POST"], response_model=None)
+    @app.get("/flush_cache", response_model=None, include_in_schema=False)
+    @app.post("/flush_cache", response_model=None)
     async def _flush_cache(timeout: float = Query(0.0, ge=0.0)) -> Response:
         return await control.flush_cache(service, timeout)
 
-    @app.api_route("/start_profile", methods=["GET", "POST"], response_model=None)
+    @app.get("/start_profile", response_model=None, include_in_schema=False)
+    @app.post("/start_profile", **_takes(schema.PROFILE, required=False))
     async def _start_profile(http: Request) -> Response:
-        return await control.start_profile(service, await json_body(http) if await http.body() else {})
+        return await control.start_profile(service, await json_body(http, empty={}))
 
-    @app.api_route("/stop_profile", methods=["GET", "POST"], response_model=None)
+    @app.get("/stop_profile", response_model=None, include_in_schema=False)
+    @app.post("/stop_profile", response_model=None)
     async def _stop_profile() -> Response:
         return await control.stop_profile(service)

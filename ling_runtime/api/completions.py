@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ling_runtime.api import openai
 from ling_runtime.api.exchange import EventStream, answer
+from ling_runtime.api.service import require_few
 from ling_runtime.fields import Fields
 from ling_runtime.refusal import Refusal
 
@@ -40,6 +41,7 @@ def _read(service: Service, body: object) -> openai.Call:
     fields = Fields("request", body)
     openai.read_model(service, fields)
     prompts = _prompts(fields.take("prompt"))
+    require_few("prompt", prompts)
     delivery = openai.read_delivery(fields)
     asked = fields.integer("max_tokens", None, low=1)
     sampling = openai.read_sampling(fields, asked, default_new_tokens=DEFAULT_MAX_TOKENS)

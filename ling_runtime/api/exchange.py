@@ -11,7 +11,7 @@ import contextlib
 import json
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import Response, StreamingResponse
 
 from ling_runtime.refusal import Refusal
 from ling_runtime.request import Abort
@@ -29,13 +29,28 @@ Result = TypeVar("Result")
 
 DONE = b"data: [DONE]\n\n"
 
+MAX_BODY = 32 << 20
+"""Bytes: a hundred prompts of 40,000 tokens as ids. Larger ones are refused before they fill the memory."""
 
-async def json_body(http: HttpRequest) -> Any:
-    """The parsed body; Refusal when it is not JSON."""
+
+async def json_body(http: HttpRequest, *, empty: Any = None) -> Any:
+    """The parsed body, whatever its content type says, or `empty`; Refusal when it is not JSON or too large."""
+    body = await _body(http)
+    if not body and empty is not None:
+        return empty
     try:
-        return json.loads(await http.body())
+        return json.loads(body)
     except (ValueError, RecursionError) as error:
         raise Refusal(f"the request body is not JSON: {error}") from error
+
+
+async def _body(http: HttpRequest) -> bytes:
+    body = bytearray()
+    async for piece in http.stream():
+        body += piece
+        if len(body) > MAX_BODY:
+            raise Refusal(f"the request body is larger than {MAX_BODY} bytes", status=413)
+    return bytes(body)
 
 
 def event(data: bytes) -> bytes:
@@ -49,7 +64,8 @@ def error_json(refusal: Refusal) -> dict[str, object]:
 
 
 def refused(refusal: Refusal) -> Response:
-    return JSONResponse(error_json(refusal), status_code=refusal.status)
+    """In ASCII, because a refusal may quote half a surrogate pair, which has no UTF-8."""
+    return Response(json.dumps(error_json(refusal)), refusal.status, media_type="application/json")
 
 
 async def updates(engine: Engine, request: Request) -> AsyncIterator[list[Update]]:

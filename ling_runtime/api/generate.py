@@ -12,6 +12,7 @@ from fastapi.responses import Response
 
 from ling_runtime.api.exchange import EventStream, answer, event, together, updates
 from ling_runtime.api.payload import Payload
+from ling_runtime.api.service import require_few
 from ling_runtime.fields import Fields
 from ling_runtime.refusal import Refusal
 from ling_runtime.sampling import SamplingParams
@@ -96,12 +97,13 @@ def _read(service: Service, body: object) -> tuple[list[Request], bool, bool]:
     fields.ignore(WITHOUT_EFFECT)
     fields.neutral(NEUTRAL)
     prompts, batch = _prompts(fields)
+    require_few("text or input_ids", prompts)
     stream = fields.boolean("stream", False)
     if stream and batch:
         raise Refusal("stream: a list of prompts cannot be streamed; send one prompt a call", param="stream")
-    alternatives = fields.integer("top_logprobs_num", 0)
+    alternatives = fields.integer("top_logprobs_num", 0, low=0)
     logprobs = alternatives if fields.boolean("return_logprob", False) else None
-    start = fields.integer("logprob_start_len", -1)
+    start = fields.integer("logprob_start_len", -1, low=-1)
     sampling = _per_prompt("sampling_params", fields.take("sampling_params"), len(prompts))
     ids = _per_prompt("rid", fields.take("rid"), len(prompts))
     fields.finish()

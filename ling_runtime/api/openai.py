@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse, Response
 
 from ling_runtime.api.exchange import event, together, updates
 from ling_runtime.api.meta import meta_info
-from ling_runtime.fields import Fields
+from ling_runtime.fields import Fields, shown
 from ling_runtime.refusal import Refusal
 from ling_runtime.request import Stop
 from ling_runtime.sampling import SamplingParams
@@ -113,7 +113,7 @@ def read_model(service: Service, fields: Fields) -> None:
     """The name must be the served one; OpenAI's status for another is 404."""
     name = fields.string("model", service.config.served_model_name)
     if name != service.config.served_model_name:
-        message = f"The model {name!r} does not exist; this server has {service.config.served_model_name!r}"
+        message = f"The model {shown.repr(name)} does not exist; this server has {service.config.served_model_name!r}"
         raise Refusal(message, param="model", status=404)
 
 

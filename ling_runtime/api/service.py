@@ -26,6 +26,15 @@ if TYPE_CHECKING:
     from ling_runtime.tokenizer import Tokenizer
 
 
+MAX_PROMPTS = 4096
+"""In one call; each is a request of its own, and a body of megabytes could ask for millions."""
+
+
+def require_few(key: str, prompts: Sequence[object]) -> None:
+    if len(prompts) > MAX_PROMPTS:
+        raise Refusal(f"{key}: {len(prompts)} prompts in one call; allowed: {MAX_PROMPTS}", param=key)
+
+
 class Service:
     """`architecture` holds config.json's `model_type` and `architectures`."""
 
@@ -51,22 +60,31 @@ class Service:
         add_special_tokens: bool = True,
     ) -> Request:
         """Resolve and check everything that depends on the model; Refusal names what does not fit."""
-        ids = (
-            self.tokenizer.encode(prompt, add_special_tokens=add_special_tokens) if isinstance(prompt, str) else prompt
-        )
+        ids = prompt if not isinstance(prompt, str) else self._encode(prompt, add_special_tokens=add_special_tokens)
+        max_new_tokens = self._new_tokens(len(ids), sampling)
         self._check_ids("prompt", ids)
         self._check_ids("stop_token_ids", sampling.stop_token_ids)
         seed = self._seeds.getrandbits(63) if sampling.sampling_seed is None else sampling.sampling_seed
         return Request(
             id=request_id or uuid.uuid4().hex,
             prompt=tuple(ids),
-            max_new_tokens=self._new_tokens(len(ids), sampling),
+            max_new_tokens=max_new_tokens,
             sampling=sampling,
             seed=seed,
             stop_tokens=dict(self._stop_tokens(sampling)),
             logprobs=self._alternatives(logprobs),
             logprob_start=_logprob_start(logprobs, logprob_start, len(ids)),
         )
+
+    def _encode(self, text: str, *, add_special_tokens: bool) -> Sequence[int]:
+        """Text that cannot fit is refused before the seconds that encoding megabytes would hold up everybody else."""
+        context = self.engine.executor.max_context
+        if len(text) > context * self.tokenizer.longest_token:
+            message = (
+                f"The input ({len(text)} characters) is longer than the model's context length ({context} tokens)."
+            )
+            raise Refusal(message, param="prompt")
+        return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
     def _check_ids(self, key: str, ids: Sequence[int]) -> None:
         vocab_size = self.engine.executor.vocab_size

@@ -46,6 +46,14 @@ def generate(ask: Any, says: Any) -> Callable[..., httpx.Response]:
     return call
 
 
+def nested(depth: int) -> Any:
+    """A list in a list in a list."""
+    value: Any = 0
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 def events(response: httpx.Response) -> list[dict[str, Any]]:
     lines = [line for line in response.text.split("\n\n") if line]
     assert lines[-1] == "data: [DONE]"
@@ -193,9 +201,17 @@ def test_a_list_of_prompts_gives_a_list_of_answers(generate: Any) -> None:
         ({"input_ids": [5] * 64}, r"The input \(64 tokens\) is longer than the model's context length \(64 tokens\)"),
         ({"input_ids": [5] * 60, "sampling_params": {"max_new_tokens": 5}}, "60 tokens of input and max_new_tokens=5"),
         ({"text": "x", "return_logprob": True, "logprob_start_len": 99}, "logprob_start_len=99"),
-        ({"text": "x", "return_logprob": True, "top_logprobs_num": -1}, "top_logprobs_num=-1"),
+        ({"text": "x", "top_logprobs_num": -1}, "top_logprobs_num must be an integer of at least 0"),
         ({"text": ["a", "b"], "stream": True}, "cannot be streamed"),
         ({"text": ["a", "b"], "sampling_params": [{}]}, "1 entries for 2 prompts"),
+        ({"text": ["a"] * 4097}, "4097 prompts in one call; allowed: 4096"),
+        ({"text": "never encoded " * 10_000}, r"\(140000 characters\) is longer than the model's context"),
+        ({"text": "x", "sampling_params": {"temperature": 10**400}}, "temperature must be a finite number"),
+        ({"text": "x", "sampling_params": {"stop": ["half \ud83d"]}}, "stop must be Unicode text"),
+        ({"text": "x", "sampling_params": {"n": True}}, "n=True is not supported here; allowed: None or 1"),
+        ({"text": "x", "half \ud83d": 1}, "unknown key"),
+        ({"text": "x", "lora_path": "long" * 1000}, r"lora_path='long.{40,80}' is not supported"),
+        ({"text": "x", "stream": nested(300)}, r"stream must be a boolean, got list \[\["),
     ],
 )
 def test_a_bad_request_is_told_why(generate: Any, body: Any, reason: str) -> None:
