@@ -6,6 +6,7 @@ found anew for every baseline and handed to its candidates with the evidence.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from gates.probe import answer
@@ -17,13 +18,17 @@ if TYPE_CHECKING:
     from gates.evidence import Prompt
 
 COUNT = 2
+PARALLEL = 4
+"""Prompts scanned at once: what a neighbour in the batch may change is which prompts are chosen, and no result."""
 
 
 def scan(client: GenerateClient, pool: Sequence[Prompt], *, max_new_tokens: int) -> tuple[Prompt, ...]:
     """The prompts of `pool` with the narrowest top-2 margin anywhere in their answers, narrowest first."""
+
+    def narrowest(prompt: Prompt) -> float:
+        return min(answer(client, prompt, max_new_tokens=max_new_tokens).margins, default=float("inf"))
+
     client.flush_cache()
-    narrowest = {
-        prompt.name: min(answer(client, prompt, max_new_tokens=max_new_tokens).margins, default=float("inf"))
-        for prompt in pool
-    }
-    return tuple(sorted(pool, key=lambda prompt: narrowest[prompt.name])[:COUNT])
+    with ThreadPoolExecutor(PARALLEL) as threads:
+        margins = dict(zip(pool, threads.map(narrowest, pool), strict=True))
+    return tuple(sorted(pool, key=margins.__getitem__)[:COUNT])

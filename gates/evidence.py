@@ -77,12 +77,15 @@ class Probe:
 
 @dataclass(frozen=True, kw_only=True)
 class Pollution:
-    """The same prompts again on the same server: after a load without a flush, then after a flush."""
+    """The same prompts again on the same server: beside a load, after it without a flush, then after a flush."""
 
     load_requests: int
     before: tuple[Output, ...]
     after_load: tuple[Output, ...]
     after_flush: tuple[Output, ...]
+    """Asked plainly: streamed, without logprobs."""
+    during_load: tuple[Output, ...] = ()
+    """Of some prompts, the beginnings of their answers."""
 
 
 @dataclass(frozen=True, kw_only=True)

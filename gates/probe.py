@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import struct
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from experiments.clients.generate import ProtocolError
 from gates.evidence import Digest, Output, Probe
@@ -16,7 +17,7 @@ from gates.evidence import Digest, Output, Probe
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from experiments.clients.generate import Alternatives, GenerateClient
+    from experiments.clients.generate import Alternatives, GenerateClient, Generation
     from gates.evidence import Prompt
 
 TOP = 5
@@ -42,31 +43,21 @@ def collect(
 def answer(
     client: GenerateClient, prompt: Prompt, *, max_new_tokens: int, positions: Sequence[int] | None = None
 ) -> Output:
-    """One greedy answer, cold or warm as the server stands."""
-    generation = client.generate(
-        text=prompt.text,
-        max_new_tokens=min(max_new_tokens, prompt.max_new_tokens or max_new_tokens),
-        temperature=0.0,
-        stop=prompt.stop,
-        ignore_eos=prompt.ignore_eos,
-        return_logprob=True,
-        top_logprobs_num=TOP,
-    )
-    if generation.finish_reason == "abort":
-        raise ProtocolError(f"gate prompt {prompt.name}: the server aborted the request")
+    """One greedy answer, cold or warm as the server stands. `positions` None: its own near-ties choose."""
+    generation = _greedy(client, prompt, max_new_tokens, return_logprob=True, top_logprobs_num=TOP)
     alternatives = _checked(prompt, generation.output_top_logprobs, len(generation.output_ids))
     margins = tuple(top2_margin(row) for row in alternatives)
-    recorded = [row for row in positions or digest_grid(margins) if row < len(alternatives)]
-    return Output(
-        prompt=prompt.name,
-        ids=generation.output_ids,
-        text=generation.text,
-        finish_reason=generation.finish_reason,
-        matched=generation.matched,
-        spec_verify_ct=generation.spec_verify_ct,
+    recorded = digest_grid(margins) if positions is None else [row for row in positions if row < len(alternatives)]
+    return replace(
+        _output(prompt, generation),
         margins=margins,
         digest=tuple(_digest(position, alternatives[position]) for position in recorded),
     )
+
+
+def plain_answer(client: GenerateClient, prompt: Prompt, *, max_new_tokens: int) -> Output:
+    """The same asked as users ask: streamed, and without logprobs, for which an engine may have a path of its own."""
+    return _output(prompt, _greedy(client, prompt, max_new_tokens, stream=True))
 
 
 def digest_grid(margins: Sequence[float]) -> tuple[int, ...]:
@@ -94,6 +85,31 @@ def top2_margin(row: Sequence[tuple[float, int]]) -> float:
 def float32_bits(value: float) -> int:
     """The float32 bits of a JSON number; servers print float32 logprobs with enough digits to give them back."""
     return int(struct.unpack("<I", struct.pack("<f", value))[0])
+
+
+def _greedy(client: GenerateClient, prompt: Prompt, max_new_tokens: int, **how: Any) -> Generation:
+    generation = client.generate(
+        text=prompt.text,
+        max_new_tokens=min(max_new_tokens, prompt.max_new_tokens or max_new_tokens),
+        temperature=0.0,
+        stop=prompt.stop,
+        ignore_eos=prompt.ignore_eos,
+        **how,
+    )
+    if generation.finish_reason == "abort":
+        raise ProtocolError(f"gate prompt {prompt.name}: the server aborted the request")
+    return generation
+
+
+def _output(prompt: Prompt, generation: Generation) -> Output:
+    return Output(
+        prompt=prompt.name,
+        ids=generation.output_ids,
+        text=generation.text,
+        finish_reason=generation.finish_reason,
+        matched=generation.matched,
+        spec_verify_ct=generation.spec_verify_ct,
+    )
 
 
 def _checked(prompt: Prompt, alternatives: Alternatives | None, length: int) -> Alternatives:

@@ -1,8 +1,8 @@
 """The texts that gates ask: a fixed built-in set, mixed with the workload's own where it has local data.
 
-Built-in ones are there for what data sets lack: one character, repetition, other scripts, a stop string, an early end.
-The surprise: few-shot problems make up most of the set, since on them drafts are accepted, and a window of which only
-the first row counts would test nothing.
+Built-in ones are there for what data sets lack: one character, repetition, other scripts, a stop string, an early end,
+a prompt longer than one prefill chunk. The surprise: few-shot problems make up most of the set, since on them drafts
+are accepted, and a window of which only the first row counts would test nothing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ WORKED = (
 )  # fmt: skip
 N = len(WORKED)
 SHOTS = 5
-FEW_SHOT = N * (N - SHOTS) * 3
+LONG = N - 1
+"""Examples that fill more than one prefill chunk of the runtime (512 tokens)."""
+FEW_SHOT = 2 * N * 6
 TEXTS = (
     "a",
     "The quick brown fox jumps over the lazy dog. " * 12,
@@ -67,10 +69,15 @@ def gate_prompts(count: int, dataset: Path | None = None) -> tuple[Prompt, ...]:
 
 
 def canary_pool() -> tuple[Prompt, ...]:
-    """Short candidates for the near-tie scan: one question each, no examples, so the model is unsure early."""
-    asked = (f"Question: {question}\nAnswer:" for question, _ in WORKED)
+    """Short candidates for the near-tie scan: a question without examples, whole and cut off in its middle.
+
+    The model is unsure early there, most of all where it has to invent the rest of a question.
+    """
+    whole = [f"Question: {question}\nAnswer:" for question, _ in WORKED]
+    cut = [f"Question: {question[: question.index(' ', len(question) // 2)]}" for question, _ in WORKED]
     return tuple(
-        Prompt(name=f"canary-{index}", text=text, canary=True, max_new_tokens=48) for index, text in enumerate(asked)
+        Prompt(name=f"canary-{index}", text=text, canary=True, max_new_tokens=48)
+        for index, text in enumerate((*whole, *cut))
     )
 
 
@@ -83,19 +90,23 @@ def builtin() -> Iterator[Prompt]:
 
 
 def few_shot(index: int) -> Prompt:
-    """Rotates the examples, then varies the question, then leaves out examples, so that FEW_SHOT are different.
+    """By turns a long one whose answer runs to its length, and one that ends as a task's does.
 
-    By turns an answer ends by length, by end token and by stop string.
+    Then the examples rotate, the question varies, and examples are left out, so that FEW_SHOT are different.
     """
-    start, question, left_out = index % N, index // N % (N - SHOTS), index // N // (N - SHOTS)
-    rotation = WORKED[start:] + WORKED[:start]
-    asked = rotation[SHOTS + question][0]
-    shots = "".join(f"Question: {q}\nAnswer: {answer}\n\n" for q, answer in rotation[left_out:SHOTS])
+    turn, task_like = divmod(index, 2)
+    rotation = WORKED[turn % N :] + WORKED[: turn % N]
+    if task_like:
+        question, left_out = turn // N % (N - SHOTS), turn // N // (N - SHOTS)
+        shots, asked = rotation[left_out:SHOTS], rotation[SHOTS + question][0]
+    else:
+        shots, asked = rotation[turn // N : LONG][::-1], rotation[LONG][0]
+    examples = "".join(f"Question: {q}\nAnswer: {answer}\n\n" for q, answer in shots)
     return Prompt(
         name=f"few-shot-{index}",
-        text=f"{shots}Question: {asked}\nAnswer:",
-        ignore_eos=index % 3 != 1,
-        stop=(QUESTION_STOP,) if index % 3 == 2 else (),
+        text=f"{examples}Question: {asked}\nAnswer:",
+        ignore_eos=not task_like,
+        stop=(QUESTION_STOP,) if task_like else (),
     )
 
 

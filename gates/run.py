@@ -91,12 +91,13 @@ def comparisons(
     probes = ours.probe, theirs.probe
     drift = partial(accept_drift.compare, bound=accept_drift.bound_of(change, spec.change.accept_bound))
     score = partial(task_score.compare, floor=spec.task.floor)
+    pollution = partial(state_pollution.compare, exact=engine_traits(spec.engine.name).row_invariant)
     return {
         "byte_parity": (probes, byte_parity.compare),
         "lossless": ((*probes, forced, tie), lossless.compare),
         "logit_digest": (probes, logit_digest.compare),
         "accept_drift": ((ours.accept, theirs.accept), drift),
-        "state_pollution": ((theirs.pollution,), state_pollution.compare),
+        "state_pollution": ((theirs.pollution,), pollution),
         "task_score": ((None if change is None else ours.task, theirs.task), score),
     }
 

@@ -184,9 +184,8 @@ def test_12_speculation_without_verify_counts_is_invalid():
 
 def test_13_pollution_until_a_flush_is_rejected():
     before, polluted = probe().outputs, one_token_differs(100, 1.0)[1].outputs
-    gate = state_pollution.compare(
-        Pollution(load_requests=4, before=before, after_load=polluted, after_flush=before), required=True
-    )
+    pollution = Pollution(load_requests=4, before=before, after_load=polluted, after_flush=before)
+    gate = state_pollution.compare(pollution, exact=False, required=True)
     decision = decide(change("same"), results(gate))
     assert (decision.verdict, decision.rule) == ("reject", "gate:state_pollution")
     assert "until a flush" in gate.reason

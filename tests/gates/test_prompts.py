@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
 
 from gates.prompts import WORKED, builtin, canary_pool, gate_prompts, prompts_hash
+from ling_runtime.arguments import ServerConfig
+
+TOKENIZER = Path(__file__).parents[2] / "ling_runtime/checkpoints/ling_tiny/tokenizer.json"
 
 
 @pytest.fixture
@@ -35,21 +40,31 @@ def test_too_few_prompts_is_an_error_that_names_the_key():
         gate_prompts(117)
 
 
-def test_every_way_to_end_is_asked_for():
-    prompts = list(builtin())
-    assert {(prompt.ignore_eos, bool(prompt.stop)) for prompt in prompts} >= {
-        (True, False),
-        (False, False),
-        (True, True),
-    }
+def test_few_prompts_already_hold_a_whole_answer_and_one_that_ends_itself(dataset):
+    for prompts in (gate_prompts(2), gate_prompts(4, dataset)):
+        assert {(prompt.ignore_eos, bool(prompt.stop)) for prompt in prompts} == {(True, False), (False, True)}
 
 
-def test_few_shot_prompts_hold_five_examples_and_another_question():
-    prompt = next(builtin())
-    assert prompt.text.count("Answer:") == 6
+@pytest.mark.parametrize(("index", "examples"), [(0, 8), (1, 5)])
+def test_few_shot_prompts_ask_what_no_example_answers(index, examples):
+    prompt = list(builtin())[index]
+    assert prompt.text.count("Answer:") == examples + 1
     assert prompt.text.endswith("\nAnswer:")
     questions = prompt.text.split("Question: ")[1:]
-    assert len({question.split("\n")[0] for question in questions}) == 6
+    assert len({question.split("\n")[0] for question in questions}) == examples + 1
+
+
+def test_the_first_prompt_fills_more_than_one_prefill_chunk():
+    chunk = ServerConfig.chunked_prefill_size
+    tokenizer = Tokenizer.from_file(str(TOKENIZER))
+    assert len(tokenizer.encode(next(builtin()).text).ids) > chunk
+
+
+def test_canaries_are_short_and_half_of_them_have_to_invent():
+    pool = canary_pool()
+    assert len({prompt.text for prompt in pool}) == len(pool) == 2 * len(WORKED)
+    assert sum(prompt.text.endswith("Answer:") for prompt in pool) == len(WORKED)
+    assert all(prompt.max_new_tokens for prompt in pool)
 
 
 @pytest.mark.parametrize("worked", [answer for _, answer in WORKED])

@@ -22,7 +22,8 @@ def decode(ids: tuple[int, ...]) -> str:
 
 @dataclass(kw_only=True)
 class ToyClient:
-    """Stands in for a GenerateClient. Faults: noise, rotate_after, pollute, jitter, empty, no_logprobs, dead."""
+    """Stands in for a GenerateClient. Faults: noise, rotate_after, pollute, jitter, plain, empty,
+    no_logprobs, dead."""
 
     fault: str = ""
     amount: float = 0.0
@@ -81,6 +82,8 @@ class ToyClient:
             logits = logits + noise(context, f"left over from {self.sampled} requests")
         if self.fault == "jitter":
             logits = logits + noise(context, str(len(self.calls)))
+        if self.fault == "plain" and not self.calls[-1].get("return_logprob"):
+            logits = logits + noise(context, "on the path without logprobs")
         return (logits - np.log(np.exp(logits.astype(np.float64)).sum())).astype(np.float32)
 
 
