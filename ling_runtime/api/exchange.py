@@ -29,6 +29,8 @@ Result = TypeVar("Result")
 
 DONE = b"data: [DONE]\n\n"
 
+BODY_TOO_LARGE = 413
+
 MAX_BODY = 32 << 20
 """Bytes: a hundred prompts of 40,000 tokens as ids. Larger ones are refused before they fill the memory."""
 
@@ -49,7 +51,7 @@ async def _body(http: HttpRequest) -> bytes:
     async for piece in http.stream():
         body += piece
         if len(body) > MAX_BODY:
-            raise Refusal(f"the request body is larger than {MAX_BODY} bytes", status=413)
+            raise Refusal(f"the request body is larger than {MAX_BODY} bytes", status=BODY_TOO_LARGE)
     return bytes(body)
 
 
@@ -65,7 +67,8 @@ def error_json(refusal: Refusal) -> dict[str, object]:
 
 def refused(refusal: Refusal) -> Response:
     """In ASCII, because a refusal may quote half a surrogate pair, which has no UTF-8."""
-    return Response(json.dumps(error_json(refusal)), refusal.status, media_type="application/json")
+    headers = {"connection": "close"} if refusal.status == BODY_TOO_LARGE else None  # or the rest would be read
+    return Response(json.dumps(error_json(refusal)), refusal.status, headers, media_type="application/json")
 
 
 async def updates(engine: Engine, request: Request) -> AsyncIterator[list[Update]]:
