@@ -14,16 +14,18 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import OmegaConf
 
 from experiments import environment
-from experiments.errors import CellError
+from experiments.errors import CellError, Interrupted
 from experiments.machine import measurement_lock
-from experiments.measurement import Baseline, Findings, measure_cell
+from experiments.measurement import measure_cell
 from experiments.record import FILE, SCHEMA, now, number, write_json
 from gates.verdict import Verdict, decide
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from experiments.findings import Findings
     from experiments.machine import Cores
+    from experiments.measurement import Baseline
     from experiments.plan import Cell
     from experiments.progress import Stages
     from experiments.workloads import Data
@@ -138,8 +140,14 @@ def gate_entry(gate: dict[str, Any]) -> dict[str, Any]:
 
 
 def failure(error: BaseException, phase: str) -> dict[str, Any]:
-    """A failure's part of the record; one that is our own bug carries its traceback as the log's end."""
-    tail = error.log_tail if isinstance(error, CellError) else "".join(traceback.format_exception(error))
+    """A failure's part of the record; one that nobody foresaw carries its traceback as the log's end."""
+    match error:
+        case CellError():
+            tail = error.log_tail
+        case Interrupted():
+            tail = ""
+        case _:
+            tail = "".join(traceback.format_exception(error))
     return {
         "failure": {"class": type(error).__name__, "phase": phase, "message": str(error), "log_tail": tail},
         "rule": "infrastructure",

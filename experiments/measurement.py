@@ -8,39 +8,32 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from experiments import activation, ruler, workloads
+from experiments import ruler, workloads
 from experiments.clients import bench_serving
 from experiments.clients.bench_serving import BenchClient
 from experiments.clients.generate import ProtocolError
-from experiments.errors import MeasurementError
+from experiments.findings import Findings, Load, derive, flags, inactive, prove_activation
+from experiments.gpu import gpus
 from experiments.machine import LoadMeter, load_average
-from experiments.metrics import Metrics, Sample, measure, step_flag
 from experiments.record import write_lines
 from experiments.server import Server
 from experiments.tasks import gsm8k
 from gates import run as gates
-from gates.evidence import Accept, CellEvidence, GateResult, TaskAnswers
-from gates.validity import Fault, Ruler, accept_faults, activation_faults, ruler_faults
+from gates.evidence import Accept, TaskAnswers
+from gates.validity import Ruler, accept_faults, ruler_faults
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from experiments.clients.bench_serving import BenchResult, RequestRow
     from experiments.machine import Cores
-    from experiments.metrics import AcceptSource
     from experiments.progress import Stages
     from experiments.spec import CellSpec
     from experiments.workloads import Data
     from gates.change import Change
-
-SIMULATION = "SGLANG_SIMULATE_ACC_LEN"
-"""Environment name under which a server invents its accept length."""
-
-FOREIGN_LOAD = 0.1
-"""Cores used by others from which on a measurement is flagged."""
+    from gates.evidence import CellEvidence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,31 +44,6 @@ class Baseline:
     change: Change
     evidence: CellEvidence
     ruler: Ruler
-
-
-@dataclass(frozen=True, kw_only=True)
-class Findings:
-    metrics: Metrics
-    score: gsm8k.Score | None
-    gates: tuple[GateResult, ...]
-    evidence: CellEvidence
-    faults: tuple[Fault, ...]
-    """Why these numbers may not be used."""
-    flags: tuple[str, ...]
-    """What a reader should know beside them."""
-    activation: dict[str, Any]
-    ruler: Ruler
-    load: dict[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Load:
-    """The measured window, as client, server and machine saw it."""
-
-    result: BenchResult
-    info: dict[str, Any]
-    """/server_info right after the window, before anything else ran."""
-    machine: dict[str, Any]
 
 
 def measure_cell(
@@ -104,7 +72,8 @@ def measure_cell(
                 task=answers,
                 dataset=data.dataset,
             )
-            server.check_alive()
+            if any(result.status == "not_run" for result in results):
+                server.blame()
         stages.enter("stop")
     own = Ruler(
         harness=ruler.harness(), dataset=data.dataset_sha256, prompt_order=ruler.prompt_order(load.result.requests)
@@ -130,7 +99,7 @@ def run_load(spec: CellSpec, data: Data, server: Server, client: BenchClient, st
     stages.enter("bench", spec.workload.num_prompts)
     before, meter = load_average(), LoadMeter()
     result = client.run(server, stages.advance)
-    machine = {"load_average": before, "foreign_cores": round(meter.foreign_cores(), 3)}
+    machine = {"load_average": before, "foreign_cores": round(meter.foreign_cores(), 3), "gpus": gpus()}
     return Load(result=result, info=server.client.server_info(), machine=machine)
 
 
@@ -151,56 +120,6 @@ def run_task(
         stop_rate=score.stop_rate,
         truncation_rate=score.truncation_rate,
     )
-
-
-def derive(spec: CellSpec, load: Load) -> Metrics:
-    """Figures of the measured window. Raises MeasurementError."""
-    steps = load.info.get("steps") or {}
-    return measure(
-        tuple(sample(row) for row in load.result.requests),
-        window=spec.speculation.window,
-        source=accept_source(spec),
-        wall_s=load.result.summary["duration"],
-        peak_tok_s=load.result.summary["max_output_tokens_per_s"],
-        server_step_ms=1e3 * steps["total_s"] / steps["count"] if steps.get("count") else None,
-    )
-
-
-def inactive(spec: CellSpec, load: Load) -> tuple[Fault, ...]:
-    return tuple(activation_faults(activation.expected(spec), activation.observed(spec, load.info)))
-
-
-def prove_activation(spec: CellSpec, load: Load) -> dict[str, Any]:
-    """The activation part of a record."""
-    faults = inactive(spec, load)
-    return {
-        "ok": not faults,
-        "expected": activation.expected(spec),
-        "observed": activation.observed(spec, load.info),
-        "reason": "; ".join(fault.reason for fault in faults) or None,
-    }
-
-
-def sample(row: RequestRow) -> Sample:
-    """The client asks for an exact length, so any other count is a fault of the engine or of the transfer."""
-    if row.completion_tokens != row.asked_tokens:
-        raise MeasurementError(
-            f"request {row.index}: asked for {row.asked_tokens} tokens, the engine counted {row.completion_tokens}"
-        )
-    return Sample(tokens=row.completion_tokens, steps=row.spec_verify_ct, ttft_s=row.ttft_s, latency_s=row.latency_s)
-
-
-def accept_source(spec: CellSpec) -> AcceptSource:
-    if SIMULATION in spec.env:
-        return "simulated"
-    return "definition" if spec.speculation.algorithm == "none" else "measured"
-
-
-def flags(metrics: Metrics, load: Load) -> Iterator[str]:
-    if remark := step_flag(metrics):
-        yield remark
-    if load.machine["foreign_cores"] > FOREIGN_LOAD:
-        yield f"other processes used {load.machine['foreign_cores']:.2f} cores during the benchmark"
 
 
 def write_commands(path: Path, spec: CellSpec, server: Server, data: Data) -> None:

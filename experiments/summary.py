@@ -43,7 +43,7 @@ def conclude(records: Sequence[tuple[dict[str, Any], Path]]) -> int:
         table = pd.DataFrame([row(record, str(path)) for record, path in records])
         to_table(compare(table), Console(width=WIDTH))
     for record, path in records:
-        if record["failure"]:
+        if record["failure"] and record["failure"]["log_tail"]:
             print(f"\n{record['name']}: the log's end ({path})\n{record['failure']['log_tail']}", file=sys.stderr)
     print_line({"cells": [cell(record, path) for record, path in records], "decisions": decisions(records)}, code)
     return code

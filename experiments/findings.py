@@ -1,0 +1,110 @@
+"""What a measured cell amounts to: its figures, what speaks against using them, and what a reader should know beside.
+
+The surprise: a fault and a flag are different things. A fault (inactive change, impossible count, another ruler) makes
+the cell invalid; a flag (foreign load, step times that disagree) stays a remark, for it is the reader's to weigh.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from experiments import activation
+from experiments.errors import MeasurementError
+from experiments.metrics import Metrics, Sample, measure, step_flag
+from gates.validity import Fault, activation_faults
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from experiments.clients.bench_serving import BenchResult, RequestRow
+    from experiments.metrics import AcceptSource
+    from experiments.spec import CellSpec
+    from experiments.tasks.gsm8k import Score
+    from gates.evidence import CellEvidence, GateResult
+    from gates.validity import Ruler
+
+SIMULATION = "SGLANG_SIMULATE_ACC_LEN"
+"""Environment name under which a server invents its accept length."""
+
+FOREIGN_LOAD = 0.1
+"""Cores used by others from which on a measurement is flagged."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """The measured window, as client, server and machine saw it."""
+
+    result: BenchResult
+    info: dict[str, Any]
+    """/server_info right after the window, before anything else ran."""
+    machine: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    metrics: Metrics
+    score: Score | None
+    gates: tuple[GateResult, ...]
+    evidence: CellEvidence
+    faults: tuple[Fault, ...]
+    """Why these numbers may not be used."""
+    flags: tuple[str, ...]
+    """What a reader should know beside them."""
+    activation: dict[str, Any]
+    ruler: Ruler
+    load: dict[str, Any]
+
+
+def derive(spec: CellSpec, load: Load) -> Metrics:
+    """Figures of the measured window. Raises MeasurementError."""
+    steps = load.info.get("steps") or {}
+    metrics = measure(
+        tuple(sample(row) for row in load.result.requests),
+        window=spec.speculation.window,
+        source=accept_source(spec),
+        wall_s=load.result.summary["duration"],
+        peak_tok_s=load.result.summary["max_output_tokens_per_s"],
+        server_step_ms=1e3 * steps["total_s"] / steps["count"] if steps.get("count") else None,
+    )
+    if metrics.output_tokens != load.result.summary["total_output_tokens"]:
+        counted = load.result.summary["total_output_tokens"]
+        raise MeasurementError(f"the client counted {counted} output tokens, its requests have {metrics.output_tokens}")
+    return metrics
+
+
+def inactive(spec: CellSpec, load: Load) -> tuple[Fault, ...]:
+    return tuple(activation_faults(activation.expected(spec), activation.observed(spec, load.info)))
+
+
+def prove_activation(spec: CellSpec, load: Load) -> dict[str, Any]:
+    """The activation part of a record."""
+    faults = inactive(spec, load)
+    return {
+        "ok": not faults,
+        "expected": activation.expected(spec),
+        "observed": activation.observed(spec, load.info),
+        "reason": "; ".join(fault.reason for fault in faults) or None,
+    }
+
+
+def sample(row: RequestRow) -> Sample:
+    """The client asks for an exact length, so any other count is a fault of the engine or of the transfer."""
+    if row.completion_tokens != row.asked_tokens:
+        raise MeasurementError(
+            f"request {row.index}: asked for {row.asked_tokens} tokens, the engine counted {row.completion_tokens}"
+        )
+    return Sample(tokens=row.completion_tokens, steps=row.spec_verify_ct, ttft_s=row.ttft_s, latency_s=row.latency_s)
+
+
+def accept_source(spec: CellSpec) -> AcceptSource:
+    if SIMULATION in spec.env:
+        return "simulated"
+    return "definition" if spec.speculation.algorithm == "none" else "measured"
+
+
+def flags(metrics: Metrics, load: Load) -> Iterator[str]:
+    if remark := step_flag(metrics):
+        yield remark
+    if load.machine["foreign_cores"] > FOREIGN_LOAD:
+        yield f"other processes used {load.machine['foreign_cores']:.2f} cores during the benchmark"

@@ -1,0 +1,67 @@
+"""The public keys, frozen: a new or renamed one needs an edit to a list that a reviewer sees."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from experiments.composition import build, merged
+from experiments.errors import ConfigError
+from experiments.schema import Cells, schema_of
+from experiments.spec import CellSpec, ChangeSpec, StudySpec
+
+KEYS = Path(__file__).parent / "golden/keys.txt"
+
+
+def keys(node: Any, prefix: str = "") -> list[str]:
+    if not OmegaConf.is_dict(node):
+        return [prefix[:-1]]
+    inner = [
+        key
+        for name in node
+        for key in keys(None if OmegaConf.is_missing(node, name) else node[name], f"{prefix}{name}.")
+    ]
+    return inner or [prefix[:-1]]
+
+
+def test_the_public_keys_are_the_listed_ones() -> None:
+    schema = OmegaConf.structured(schema_of(CellSpec, StudySpec, Cells))
+    assert sorted(keys(schema)) == KEYS.read_text().split()
+
+
+def test_the_schema_has_every_field_of_the_spec_with_its_default() -> None:
+    schema = OmegaConf.structured(schema_of(ChangeSpec))
+    assert {field.name: schema[field.name] for field in fields(ChangeSpec)} == vars(ChangeSpec())
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("gate.parity_token", 4, "Key 'parity_token' not in"),
+        ("gate.parity_tokens", "many", "could not be converted to Integer"),
+        ("engine.extra_args", "--flag", "[Ii]nvalid value"),
+        ("task.floor", "high", "could not be converted to Float"),
+    ],
+)
+def test_a_key_or_a_type_that_is_not_there_is_refused(key: str, value: object, message: str) -> None:
+    schema = OmegaConf.structured(schema_of(CellSpec))
+    OmegaConf.set_struct(schema, True)
+    with pytest.raises(OmegaConfBaseException, match=message):
+        OmegaConf.update(schema, key, value)
+
+
+def test_choices_are_checked_and_optional_ones_may_be_null() -> None:
+    values = vars(ChangeSpec())
+    assert build(ChangeSpec, values) == ChangeSpec()
+    assert build(ChangeSpec, values | {"rounding": "declared"}).rounding == "declared"
+    with pytest.raises(ConfigError, match=r"change\.expect: 'slower' is not one of faster, equal"):
+        build(ChangeSpec, values | {"expect": "slower"}, "change.")
+
+
+def test_a_cell_s_override_replaces_the_command_line_s() -> None:
+    assert merged(["speculation=nextn", "a=1"], ["speculation=none", "b=2"]) == ["a=1", "speculation=none", "b=2"]
