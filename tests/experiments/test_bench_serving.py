@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from experiments.clients.bench_serving import BenchResult
     from experiments.spec import CellSpec
 
+pytestmark = pytest.mark.process
+
 FAKE_CLIENT = "tests/fakes/load_client"
 
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from experiments.spec import CellSpec
 
+pytestmark = pytest.mark.process
+
 PROMPT = "hello"
 
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+pytestmark = pytest.mark.process
+
 
 SLOW = ("speculation.num_steps=1,2", "workload.warmup_prompts=0", "-m")
 

@@ -17,6 +17,8 @@ from experiments.machine import Cores, LoadMeter, measurement_lock, split_cores
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.process
+
 BUSY = "import os, sys, time\nprint(flush=True)\nend = time.time() + 30\nwhile time.time() < end: pass"
 
 

@@ -16,6 +16,8 @@ from processes import MARK, marked, wait_gone
 from experiments.command import Command
 from experiments.process import Supervised
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).resolve().parents[2]
 STUBBORN = """
 import signal, subprocess, sys, time

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+pytestmark = pytest.mark.process
+
 PRESETS = sorted(path.stem for path in (ROOT / "conf/experiment").glob("*.yaml"))
 
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from experiments.spec import CellSpec
 
+pytestmark = pytest.mark.process
+
 
 def test_ready_means_a_generation_under_our_name(make_cell: Callable[..., CellSpec], tmp_path: Path) -> None:
     with Server(make_cell(), log=tmp_path / "log") as server:

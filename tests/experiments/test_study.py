@@ -14,6 +14,8 @@ from tests.fakes import language
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.process
+
 RECORD_KEYS = {
     "schema", "name", "study", "attempt", "identity", "status", "failure", "role", "baseline", "verdict", "rule",
     "reason", "change", "axes", "metrics", "task", "gates", "activation", "ruler", "flags", "environment",

@@ -15,6 +15,8 @@ from experiments.tracking import METRICS, Tracker, metrics, open_tracker
 if TYPE_CHECKING:
     from conftest import Run
 
+pytestmark = pytest.mark.process
+
 
 def records(run: Run) -> dict[str, dict[str, Any]]:
     paths = [Path(cell["record"]) for cell in run.line["cells"]]
