@@ -7,6 +7,7 @@ import contextlib
 import json
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx
@@ -14,6 +15,7 @@ import pytest
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
+import ling_runtime
 from ling_runtime.api.app import create_app
 from ling_runtime.api.service import Service
 from ling_runtime.arguments import ServerConfig
@@ -24,9 +26,10 @@ from ling_runtime.tokenizer import Tokenizer
 if TYPE_CHECKING:
     import socket
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-    from pathlib import Path
 
     from scripted import ScriptedExecutor
+
+    from ling_runtime.executor.interface import Executor
 
 CORPUS = [
     "Question: How many apples are there?\nAnswer: There are 12 apples.\n#### 12\n\n",
@@ -76,6 +79,17 @@ def backend(checkpoint: Path) -> Backend:
     return Backend.from_file(str(checkpoint / "tokenizer.json"))
 
 
+@pytest.fixture(scope="session")
+def shipped() -> Path:
+    """The checkpoint in the repository: a trained model and its tokenizer."""
+    return Path(ling_runtime.__file__).parent / "checkpoints" / "ling_tiny"
+
+
+@pytest.fixture(scope="session")
+def shipped_tokenizer(shipped: Path) -> Tokenizer:
+    return Tokenizer.from_pretrained(shipped)
+
+
 @pytest.fixture
 def says(tokenizer: Tokenizer) -> Callable[[str], Callable[[Sequence[int]], list[int]]]:
     """A script that answers every prompt with this text, over and over."""
@@ -107,11 +121,11 @@ def in_process(
 
 
 @pytest.fixture
-def listening(config: ServerConfig, tokenizer: Tokenizer) -> Iterator[Callable[[ScriptedExecutor], str]]:
+def listening(config: ServerConfig, tokenizer: Tokenizer) -> Iterator[Callable[..., str]]:
     """Start a real server on a free port in a thread; gives its base URL. All are ended with the test."""
     servers: list[tuple[Server, threading.Thread]] = []
 
-    def start(executor: ScriptedExecutor) -> str:
+    def start(executor: Executor, tokenizer: Tokenizer = tokenizer) -> str:
         listener = bind(config)
         server = Server(config, Engine(executor, tokenizer, max_running_requests=8), tokenizer)
         thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))
