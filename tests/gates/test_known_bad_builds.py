@@ -1,0 +1,131 @@
+"""Every planted fault is caught on a real server by the gate that is meant for it, for the right reason.
+
+The baseline is the clean build of the same cell, so that every fault counts as a change that promised the same bits.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pytest
+from builds import Gated, gate_build
+
+from gates import byte_parity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.process
+
+
+@dataclass(frozen=True)
+class Case:
+    fault: str
+    gate: str
+    words: str
+    """In the gate's reason."""
+    alone: bool = False
+    """No other gate may fail: only this one can see it."""
+
+
+CASES = (
+    Case("wrong_row", "byte_parity", "prompts differ"),
+    Case("conv_not_rolled_back", "byte_parity", "prompts differ"),
+    Case("always_accepted", "byte_parity", "prompts differ"),
+    Case("swapped_tokens=20", "byte_parity", "prompts differ", alone=True),
+    Case("late_stop", "byte_parity", "end ->"),
+    Case("stale_extend", "accept_drift", "> 0.05", alone=True),
+    Case("one_bit", "logit_digest", "(bits)", alone=True),
+    Case("chunk_boundary", "logit_digest", "few-shot-0 at 0"),
+    Case("slot_not_cleared", "state_pollution", "earlier requests"),
+    Case("leaked_seed", "state_pollution", "outlives the flush", alone=True),
+    Case("shared_page", "state_pollution", "neighbours in a batch", alone=True),
+    Case("jitter=1e-6", "state_pollution", "not deterministic"),
+)
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory) -> Gated:
+    return gate_build("none", tmp_path_factory.mktemp("clean") / "log")
+
+
+@pytest.fixture(scope="module")
+def found(request, clean, tmp_path_factory) -> Iterator[dict[str, Future[Gated]]]:
+    """Verdicts on the builds that selected tests ask for, two at a time: no gate here measures time."""
+    logs = tmp_path_factory.mktemp("logs")
+    selected = "".join(item.name for item in request.session.items)
+    with ThreadPoolExecutor(2) as pool:
+        yield {
+            case.fault: pool.submit(gate_build, case.fault, logs / case.fault, clean.evidence)
+            for case in CASES
+            if case.fault in selected
+        }
+
+
+def test_the_clean_build_passes_alone(clean):
+    assert clean.verdict.verdict == "baseline"
+    assert clean.gates["state_pollution"].status == "pass"
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.fault)
+def test_a_planted_fault_is_rejected_by_its_gate(found, case):
+    build = found[case.fault].result()
+    assert build.verdict.verdict == "reject"
+    assert case.gate in build.failed
+    assert build.gates[case.gate].required
+    assert case.words in build.gates[case.gate].reason
+    if case.alone:
+        assert build.failed == {case.gate}
+        assert build.verdict.rule == f"gate:{case.gate}"
+
+
+def test_the_digest_sees_one_bit_that_no_token_shows(clean, found):
+    """Canaries included: not one token of the build with one_bit differs, and bits do in every prompt."""
+    build = found["one_bit"].result()
+    assert build.gates["byte_parity"].status == "pass"
+    differing = {difference["prompt"] for difference in build.gates["logit_digest"].evidence["differences"]}
+    assert differing == {prompt.name for prompt in clean.evidence.probe.prompts}
+
+
+def test_canaries_show_a_rounding_that_other_prompts_hide(clean, tmp_path):
+    """A build that rounds as coarsely as lies between the two kinds of prompts' narrowest margins."""
+    probe = clean.evidence.probe
+    narrowest = {output.prompt: min(output.margins) for output in probe.outputs}
+    canary = min(narrowest[prompt.name] for prompt in probe.prompts if prompt.canary)
+    other = min(narrowest[prompt.name] for prompt in probe.prompts if not prompt.canary)
+    assert canary < other
+    build = gate_build(f"near_ties_flip={(canary * other) ** 0.5}", tmp_path / "log", clean.evidence)
+    parity = build.gates["byte_parity"]
+    assert parity.status == "fail"
+    assert {difference["prompt"] for difference in parity.evidence["divergences"]} <= canaries(clean)
+    assert without_canaries(clean, build).status == "pass"
+
+
+def canaries(clean: Gated) -> set[str]:
+    return {prompt.name for prompt in clean.evidence.probe.prompts if prompt.canary}
+
+
+def without_canaries(*builds: Gated):
+    probes = [build.evidence.probe for build in builds]
+    kept = [
+        replace(
+            probe,
+            prompts=tuple(prompt for prompt in probe.prompts if not prompt.canary),
+            outputs=tuple(
+                output for prompt, output in zip(probe.prompts, probe.outputs, strict=True) if not prompt.canary
+            ),
+        )
+        for probe in probes
+    ]
+    return byte_parity.compare(*kept, required=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_clean_build_passes_twenty_times_in_a_row(clean, tmp_path):
+    for _ in range(20):
+        build = gate_build("none", tmp_path / "log", clean.evidence)
+        assert (build.failed, build.verdict.verdict) == (set(), "inconclusive")
+        assert {build.gates[name].status for name in ("byte_parity", "logit_digest", "accept_drift")} == {"pass"}
