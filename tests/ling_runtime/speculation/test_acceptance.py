@@ -9,15 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from ling_runtime.executor.interface import RowSampling
 from ling_runtime.speculation.acceptance import correct_drafts, last_accepted
 from ling_runtime.speculation.sampling import choose, log_probabilities, sample, token_logprob, uniform
+from tests.ling_runtime.speculation.exact import filtered, sampling
 
 VOCAB = 8
-
-
-def sampling(**changes: float) -> RowSampling:
-    return RowSampling(**({"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "seed": 1} | changes))  # type: ignore[arg-type]
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=8))
@@ -61,44 +57,13 @@ def test_noise_is_uniform_and_independent_of_everything_but_its_key() -> None:
 )
 def test_samples_follow_the_filtered_distribution(changes: dict[str, float]) -> None:
     logits = torch.tensor([0.3, -1.0, 2.0, 1.1, 0.0, 1.9, -3.0, 0.7])
-    want = filtered_numpy(logits.double().numpy(), sampling(**changes))
+    want = filtered(logits.double().numpy(), sampling(**changes))
     log_p = log_probabilities(logits, sampling(**changes))
     np.testing.assert_allclose(log_p.exp().numpy(), want, atol=1e-12)
     draws = np.array([int(sample(log_p, 11, position)) for position in range(4000)])
     counts = np.bincount(draws, minlength=VOCAB)
     assert counts[want == 0].sum() == 0
     assert stats.chisquare(counts[want > 0], 4000 * want[want > 0]).pvalue > 1e-4
-
-
-def filtered_numpy(logits: np.ndarray, one: RowSampling) -> np.ndarray:
-    """Keep a token by its rank, by the mass before it and by its share of the best; then renormalise."""
-    p = np.exp(logits / one.temperature)
-    p /= p.sum()
-    kept = np.zeros_like(p)
-    before = 0.0
-    for rank, token in enumerate(np.argsort(-p, kind="stable")):
-        if (one.top_k <= 0 or rank < one.top_k) and before <= one.top_p and p[token] >= one.min_p * p.max():
-            kept[token] = p[token]
-        before += p[token]
-    return kept / kept.sum()
-
-
-def test_chain_of_drafts_keeps_the_joint_distribution() -> None:
-    """Two positions, a Markov target, deterministic drafts: joint frequencies against exact probabilities."""
-    noise = torch.Generator().manual_seed(0)
-    first, second = torch.randn(4, generator=noise), torch.randn(4, 4, generator=noise)
-    joint = (first.softmax(0)[:, None] * second.softmax(-1)).double().numpy()
-    counts = np.zeros((4, 4))
-    for seed in range(4000):
-        one = [sampling(seed=seed)]
-        draft = torch.tensor([[seed % 4]])
-        choice = choose(torch.stack([first, second[seed % 4]]), one * 2, torch.tensor([10, 11])).view(1, 2)
-        if int(correct_drafts(draft, choice)):
-            counts[int(choice[0, 0]), int(choice[0, 1])] += 1
-        else:
-            follow = choose(second[choice[0, 0]][None], one, torch.tensor([11]))
-            counts[int(choice[0, 0]), int(follow)] += 1
-    assert stats.chisquare(counts.ravel(), 4000 * joint.ravel()).pvalue > 1e-4
 
 
 def test_logprobs_have_alternatives_best_first() -> None:

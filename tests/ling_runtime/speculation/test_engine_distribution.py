@@ -1,0 +1,116 @@
+"""Sampling through the whole engine: real executor, NEXTN on, a random model with 8 tokens.
+
+The exact probabilities are the model's own: logprobs of plain prefills over every context of a continuation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import pytest
+
+from ling_runtime.config import ModelConfig
+from ling_runtime.engine import Engine
+from ling_runtime.executor import step
+from ling_runtime.executor.build import ExecutorSettings, build_executor
+from ling_runtime.executor.interface import RowSampling
+from ling_runtime.request import Request
+from ling_runtime.sampling import SamplingParams
+from ling_runtime.weights import initialise
+from tests.ling_runtime.speculation.exact import SUSPICIOUS, count, joint, p_value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from ling_runtime.executor.step import StepExecutor
+    from ling_runtime.tokenizer import Tokenizer
+
+VOCAB, LENGTH = 8, 3
+PROMPT = (3, 1, 4, 1, 5)
+WISHES = SamplingParams(temperature=0.9, top_p=0.97, min_p=0.02, top_k=7, ignore_eos=True)
+REQUESTS = 1200
+RUNNING = 16
+
+
+class Letters:
+    """A tokenizer for eight tokens, as far as the engine asks."""
+
+    special_ids: frozenset[int] = frozenset()
+
+    def token_bytes(self, token: int) -> bytes:
+        return bytes([ord("a") + token])
+
+
+@pytest.fixture(scope="module")
+def build(small_json: dict[str, Any]) -> Callable[..., StepExecutor]:
+    limits = {"expert_swiglu_limit_list": [0.0, 0.5], "share_expert_swiglu_limit_list": [0.0, 0.7]}
+    config = ModelConfig.from_dict(small_json | limits | {"vocab_size": VOCAB, "num_hidden_layers": 2})
+    tensors = initialise(config, seed=11)
+    return lambda **settings: build_executor(config, tensors, ExecutorSettings(context_length=32, **settings))
+
+
+@pytest.fixture(scope="module")
+def exact(build: Callable[..., StepExecutor]) -> np.ndarray:
+    """[8, 8, 8] probabilities of the three tokens after the prompt."""
+    plain = build()
+    greedy = RowSampling(temperature=0.0, top_p=1.0, top_k=-1, min_p=0.0, seed=0)
+
+    def logits(prefix: tuple[int, ...]) -> np.ndarray:
+        slot = plain.admit(PROMPT + prefix, 1, greedy, logprobs=VOCAB, prompt_logprobs_from=None)
+        scored = plain.prefill(slot).logprob
+        plain.release(slot)
+        assert scored is not None
+        return np.array([value for value, _ in sorted(scored.top, key=lambda pair: pair[1])])
+
+    known = {prefix: logits(prefix) for length in range(LENGTH) for prefix in np.ndindex(*(VOCAB,) * length)}
+    return joint(known.__getitem__, request(0).rows, VOCAB, LENGTH)
+
+
+def request(seed: int) -> Request:
+    return Request(id=str(seed), prompt=PROMPT, max_new_tokens=LENGTH, sampling=WISHES, seed=seed, stop_tokens={})
+
+
+async def answers(executor: StepExecutor) -> tuple[list[list[int]], int, int]:
+    """The tokens of every request, and how many drafts were proposed and correct."""
+    engine = Engine(executor, cast("Tokenizer", Letters()), max_running_requests=RUNNING)
+    engine.start(lambda: None)
+
+    async def one(seed: int) -> tuple[list[int], int, int]:
+        updates = []
+        async with engine.stream(request(seed)) as stream:
+            while not updates or updates[-1].finish is None:
+                updates += await stream.take()
+        drafts = updates[-1].speculation
+        counts = (drafts.proposed_drafts, drafts.correct_drafts) if drafts else (0, 0)
+        return [token for update in updates for token in update.tokens], *counts
+
+    everyone = await asyncio.gather(*(one(seed) for seed in range(REQUESTS)))
+    engine.shut_down()
+    engine.join(10)
+    return [tokens for tokens, _, _ in everyone], sum(p for _, p, _ in everyone), sum(c for _, _, c in everyone)
+
+
+@pytest.mark.parametrize("steps", [0, 2], ids=["plain", "nextn"])
+def test_the_engine_samples_from_the_model(build: Any, exact: np.ndarray, steps: int) -> None:
+    tokens, proposed, correct = asyncio.run(answers(build(num_steps=steps, max_requests=RUNNING)))
+    assert p_value(count(tokens, VOCAB, LENGTH), exact) > SUSPICIOUS
+    if steps:
+        assert 100 < correct < 0.5 * proposed, "both outcomes should be common"
+
+
+def test_an_engine_that_accepts_too_much_is_caught(
+    build: Any, exact: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wrong prefix in the real executor: one draft too many counts as accepted."""
+    right = step.correct_drafts
+
+    def generous(drafts: Tensor, choices: Tensor) -> Tensor:
+        return (right(drafts, choices) + 1).clamp(max=drafts.shape[1])
+
+    monkeypatch.setattr(step, "correct_drafts", generous)
+    tokens, _, _ = asyncio.run(answers(build(num_steps=2, max_requests=RUNNING)))
+    assert p_value(count(tokens, VOCAB, LENGTH), exact) < SUSPICIOUS / 1e4
