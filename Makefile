@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-warn-conflicts
 PACKAGES := ling_runtime experiments gates analysis run.py
 
-.PHONY: help install run test test-slow check format clean
+.PHONY: help install run test test-slow soak check format clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -30,6 +30,9 @@ test: install ## Run the tests (minutes)
 
 test-slow: install ## Run the tests that take long
 	$(BIN)/python -m pytest -m slow
+
+soak: install ## Half an hour under eight clients: memory, slots and step time must stay
+	$(BIN)/python -m tests.ling_runtime.soak.soak --minutes 30
 
 check: install ## Format, lint, types, quick tests (under a minute)
 	$(BIN)/ruff format --check .
