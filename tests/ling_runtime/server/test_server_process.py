@@ -118,3 +118,13 @@ def test_an_idle_server_ends_at_once(start: Any) -> None:
     process, _ = start()
     process.send_signal(signal.SIGTERM)
     assert process.wait(5) == 0
+
+
+def test_a_profile_left_running_does_not_break_the_end(start: Any, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    process, line = start()
+    httpx.post(f"{url_of(line)}/start_profile", json={"output_dir": str(tmp_path)}, timeout=60).raise_for_status()
+    httpx.post(f"{url_of(line)}/generate", json={"text": "x"}, timeout=10).raise_for_status()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 0
+    assert list(tmp_path.iterdir()) == [], "no half-written trace"
