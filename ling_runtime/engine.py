@@ -51,13 +51,17 @@ class Engine:
         """Set in the engine thread, when it has settled everything that was asked before."""
         self._loop: asyncio.AbstractEventLoop
         self._on_failure: Callable[[], None] = lambda: None
+        self._at_end: Callable[[], None] = lambda: None
         self._streams: set[Stream] = set()
         self._calls: set[asyncio.Future[Any]] = set()
 
-    def start(self, on_failure: Callable[[], None]) -> None:
-        """Called in the event loop that will receive the updates; `on_failure` runs there if the thread dies."""
+    def start(self, on_failure: Callable[[], None], at_end: Callable[[], None] = lambda: None) -> None:
+        """Called in the event loop that will receive the updates; `on_failure` runs there if the thread dies.
+
+        `at_end` is the last that the thread does, however it ends.
+        """
         self._loop = asyncio.get_running_loop()
-        self._on_failure = on_failure
+        self._on_failure, self._at_end = on_failure, at_end
         self._thread.start()
 
     def shut_down(self) -> None:
@@ -106,6 +110,8 @@ class Engine:
         except BaseException as error:
             log.critical("the engine thread failed", exc_info=error)
             self._loop.call_soon_threadsafe(self._fail, error)
+        finally:
+            self._at_end()
 
     def _steps(self) -> None:
         """One prompt chunk, then one decode step, until told to stop; each phase is timed up to its hand-over."""

@@ -65,6 +65,13 @@ class Profiler:
         profile.export_chrome_trace(str(self._file))
         return self._file
 
+    def abandon(self) -> None:
+        """End a profile that nobody stopped; left running when its thread ends, it takes the process down at exit."""
+        if self._running is not None:
+            self._running.stop()
+            self._running = None
+            self._file.unlink(missing_ok=True)
+
 
 def _trace_file(directory: Path, prefix: str) -> Path:
     """An empty file to be written at the end; Refusal now when it cannot be."""

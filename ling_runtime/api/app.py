@@ -37,7 +37,7 @@ def create_app(service: Service, *, on_failure: Callable[[], None] = lambda: Non
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        service.engine.start(on_failure)
+        service.engine.start(on_failure, at_end=service.profiler.abandon)
         yield
         service.engine.shut_down()
         service.engine.join(JOIN_TIMEOUT_S)
