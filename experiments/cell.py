@@ -18,6 +18,7 @@ from experiments.errors import CellError, Interrupted
 from experiments.machine import measurement_lock
 from experiments.measurement import measure_cell
 from experiments.record import FILE, SCHEMA, now, number, write_json
+from gates.golden import Reference
 from gates.verdict import Verdict, decide
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from experiments.plan import Cell
     from experiments.progress import Stages
     from experiments.workloads import Data
+    from gates.evidence import Missing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +45,7 @@ class Attempt:
     cores: Cores
     lock: str | None
     baseline: Baseline | None
+    golden: Reference | Missing
 
 
 def run(attempt: Attempt, stages: Stages) -> None:
@@ -66,7 +69,7 @@ def measure_locked(attempt: Attempt, stages: Stages) -> Findings:
     stages.enter("wait for the machine")
     with measurement_lock(attempt.lock, stages.say):
         findings = measure_cell(
-            attempt.cell.spec, attempt.data, attempt.directory, attempt.cores, attempt.baseline, stages
+            attempt.cell.spec, attempt.data, attempt.directory, attempt.cores, attempt.baseline, attempt.golden, stages
         )
     write_json(attempt.directory / "gate.json", findings.evidence.to_json())
     return findings
@@ -118,7 +121,8 @@ def change(baseline: Baseline | None) -> dict[str, Any] | None:
 def conclusion(attempt: Attempt, findings: Findings) -> dict[str, Any]:
     """What a measured cell changes in its record: figures, gates, verdict."""
     declared = attempt.baseline.change if attempt.baseline else None
-    verdict: Verdict = decide(declared, findings.gates, faults=findings.faults)
+    golden = attempt.golden.golden.model if isinstance(attempt.golden, Reference) else None
+    verdict: Verdict = decide(declared, findings.gates, faults=findings.faults, golden=golden)
     return {
         "status": verdict.status,
         "failure": None,

@@ -40,7 +40,8 @@ def checked(cell: CellSpec) -> CellSpec:
         dataset_path=cell.workload.dataset_path and str(_existing("workload.dataset_path", cell.workload.dataset_path)),
     )
     task = replace(cell.task, data_path=cell.task.data_path and str(_existing("task.data_path", cell.task.data_path)))
-    done = replace(cell, speculation=speculation, model=model, workload=workload, task=task)
+    gate = replace(cell.gate, golden=cell.gate.golden and str(_existing("gate.golden", cell.gate.golden)))
+    done = replace(cell, speculation=speculation, model=model, workload=workload, task=task, gate=gate)
     _check_model(done)
     _check_numbers(done)
     _check_kernels(done.kernels)

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from experiments.spec import CellSpec
     from experiments.workloads import Data
     from gates.change import Change
-    from gates.evidence import CellEvidence
+    from gates.evidence import CellEvidence, Missing
+    from gates.golden import Reference
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +48,13 @@ class Baseline:
 
 
 def measure_cell(
-    spec: CellSpec, data: Data, attempt: Path, cores: Cores, baseline: Baseline | None, stages: Stages
+    spec: CellSpec,
+    data: Data,
+    attempt: Path,
+    cores: Cores,
+    baseline: Baseline | None,
+    golden: Reference | Missing,
+    stages: Stages,
 ) -> Findings:
     """Everything the cell's server can tell, and the server stopped again. Raises CellError, ProtocolError."""
     stages.enter("launch")
@@ -71,6 +78,7 @@ def measure_cell(
                 accept=accept,
                 task=answers,
                 dataset=data.dataset,
+                golden=golden,
             )
             if any(result.status == "not_run" for result in results):
                 server.blame()

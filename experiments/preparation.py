@@ -17,6 +17,8 @@ from experiments.clients.bench_serving import check_installed
 from experiments.composition import convert
 from experiments.errors import ConfigError
 from gates.change import Change, ChangeError, classify
+from gates.evidence import Missing
+from gates.golden import GoldenError, Reference, reference
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,6 +33,8 @@ class Prepared:
     cell: plan.Cell
     data: workloads.Data
     identity: str
+    golden: Reference | Missing
+    """What a cell without a baseline is held against."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +55,11 @@ def prepare(configs: Sequence[DictConfig]) -> Iterator[Plan]:
         cells = plan.expand([checked(one.cell) for one in group])
         for candidate in cells[1:]:
             change_between(cells[0].spec, candidate.spec)
-        yield Plan(study, tuple(with_data(cell, study) for cell in cells))
+        golden = golden_of(cells[0].spec) if len(cells) == 1 else Missing("no baseline")
+        yield Plan(study, tuple(with_data(cell, study, golden) for cell in cells))
 
 
-def with_data(cell: plan.Cell, study: StudySpec) -> Prepared:
+def with_data(cell: plan.Cell, study: StudySpec, golden: Reference | Missing) -> Prepared:
     data = workloads.prepare(cell.spec, Path(study.output_dir) / "data")
     machine = environment.capture()
     inputs = plan.Inputs(
@@ -65,7 +70,17 @@ def with_data(cell: plan.Cell, study: StudySpec) -> Prepared:
         model=ruler.model_revision(Path(cell.spec.model.path)),
         hardware=environment.hardware_class(machine),
     )
-    return Prepared(cell, data, plan.identity(cell.spec, inputs))
+    return Prepared(cell, data, plan.identity(cell.spec, inputs), golden)
+
+
+def golden_of(cell: CellSpec) -> Reference | Missing:
+    """The golden record of a single cell's model. Raises ConfigError for one that is named and does not fit."""
+    try:
+        return reference(cell)
+    except GoldenError as error:
+        raise ConfigError("gate.golden", str(error)) from error
+    except ChangeError as error:
+        raise ConfigError("change", str(error)) from error
 
 
 def change_between(baseline: CellSpec, candidate: CellSpec) -> Change:

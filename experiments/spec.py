@@ -94,6 +94,8 @@ class GateSpec:
     parity_tokens: int = 256
     pollution_requests: int = 4
     near_tie: float | None = None
+    golden: str | None = None
+    """Record that a cell without a baseline is held against; None: the one that ships for its model, if any."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -94,6 +94,7 @@ def begin(plan: Plan, item: Prepared, directory: Path, baseline: tuple[CellSpec,
         cores=cores,
         lock=plan.study.machine.lock,
         baseline=load_baseline(*baseline, item.cell.spec) if baseline else None,
+        golden=item.golden,
     )
 
 

@@ -1,7 +1,7 @@
-"""`python -m gates record|check`: the gates for a server that is already running, as a step of somebody's CI.
+"""`python -m gates record|check [OVERRIDE ...]`: a golden record of a server, and a server held against one.
 
-The surprise: a change is `same` unless the caller says otherwise, and the server is a stranger unless called ours; both
-defaults are the strict ones for tokens. Exit code and last line (one JSON object) are those of a run.
+The server is the one that `python run.py` with the same overrides would launch, or with --url one that runs already.
+The surprise: exit code and last line (one JSON object) are those of a run, so that a CI step needs nothing else.
 """
 
 from __future__ import annotations
@@ -9,50 +9,115 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from contextlib import nullcontext
-from dataclasses import asdict
+import tempfile
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.clients.generate import GenerateClient
-from experiments.spec import CellSpec, EngineSpec, GateSpec, ModelSpec, SpeculationSpec, TaskSpec, WorkloadSpec
-from gates import golden
-from gates.change import STRENGTH, Change
-from gates.check import check, record
-from gates.verdict import CONFIGURATION, exit_code
+from hydra import compose, initialize_config_dir
+from hydra.errors import HydraException
+
+from experiments import composition, schema
+from experiments.checks import checked
+from experiments.clients.generate import GenerateClient, ProtocolError
+from experiments.engine import ROOT
+from experiments.errors import CellError, ConfigError, Interrupted
+from experiments.interrupts import interruptible
+from experiments.server import Server
+from gates import attached, golden
+from gates.change import ChangeError
+from gates.check import against, record
+from gates.evidence import Missing
+from gates.golden import GoldenError
+from gates.hardware import launched_on
+from gates.verdict import CONFIGURATION, INVALID, decide, exit_code
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from experiments.spec import CellSpec
     from gates.evidence import GateResult
+    from gates.hardware import Hardware
     from gates.verdict import Verdict
+
+
+@dataclass(frozen=True)
+class Live:
+    """A ready server, and what is known of it."""
+
+    cell: CellSpec
+    client: GenerateClient
+    hardware: Callable[[], Hardware]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(argv)
     try:
+        with interruptible():
+            return run_record(options) if options.command == "record" else run_check(options)
+    except (ConfigError, ChangeError, GoldenError) as error:
+        return failed(CONFIGURATION, str(error))
+    except CellError as error:
+        return failed(INVALID, f"{error}\n{error.log_tail}")
+    except (ProtocolError, Interrupted) as error:
+        return failed(INVALID, str(error))
+
+
+def run_record(options: argparse.Namespace) -> int:
+    cell = composed(options.overrides)
+    with live(cell, options) as server:
+        gates, evidence = record(server.cell, server.client)
+        verdict = decide(None, gates)
+        if verdict.verdict == "baseline":
+            file = options.out or golden.DIRECTORY / f"{server.cell.model.name}.json"
+            golden.write(file, golden.taken(server.cell, server.hardware(), evidence))
+            print(f"recorded {file}")
+    return report(verdict, gates)
+
+
+def run_check(options: argparse.Namespace) -> int:
+    cell = composed(options.overrides)
+    if options.url is None:
+        found(cell)  # a record that does not fit costs no launch
+    with live(cell, options) as server:
+        reference = found(server.cell)
+        gates, _ = against(reference, server.cell, server.client, accept=None, task=None, hardware=server.hardware)
+    return report(decide(reference.change, gates, golden=reference.golden.model), gates)
+
+
+def found(cell: CellSpec) -> golden.Reference:
+    reference = golden.reference(cell)
+    if isinstance(reference, Missing):
+        raise GoldenError(f"no golden record to check {cell.model.name} against ({reference.reason}); see `record`")
+    return reference
+
+
+def composed(overrides: Sequence[str]) -> CellSpec:
+    """The one cell that run.py would measure. Raises ConfigError."""
+    schema.register()
+    try:
+        with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+            config = compose("config", [*overrides])
+    except HydraException as error:
+        raise ConfigError("overrides", str(error)) from error
+    if config.cells:
+        raise ConfigError("cells", "names several cells; a golden record is of one")
+    return checked(composition.convert(config).cell)
+
+
+@contextmanager
+def live(cell: CellSpec, options: argparse.Namespace) -> Iterator[Live]:
+    """Raises CellError for a server that does not start, ProtocolError for one that does not say what it is."""
+    if options.url:
         with GenerateClient(options.url) as client:
-            return run_record(options, client) if options.command == "record" else run_check(options, client)
-    except golden.GoldenError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return CONFIGURATION
-
-
-def run_record(options: argparse.Namespace, client: GenerateClient) -> int:
-    verdict, gates, evidence = record(spec(options), client, options.dataset)
-    if verdict.verdict == "baseline":
-        golden.write(options.out, evidence)
-    return report(verdict, gates)
-
-
-def run_check(options: argparse.Namespace, client: GenerateClient) -> int:
-    evidence = golden.read(options.golden)
-    change = Change(
-        class_=options.change, parts=(f"against {options.golden.name}",), declared=None, reason=options.reason
-    )
-    with GenerateClient(options.baseline) if options.baseline else nullcontext() as baseline_client:
-        verdict, gates, _ = check(spec(options), change, client, evidence, baseline_client)
-    return report(verdict, gates)
+            cell = attached.described(client, cell, options.engine)
+            yield Live(cell, client, partial(attached.hardware, options.url, cell))
+    else:
+        with tempfile.TemporaryDirectory() as logs, Server(cell, log=Path(logs) / "server.log") as server:
+            server.wait_ready(cell.engine.ready_timeout_s)
+            yield Live(cell, server.client, partial(launched_on, cell))
 
 
 def report(verdict: Verdict, gates: Sequence[GateResult]) -> int:
@@ -65,38 +130,24 @@ def report(verdict: Verdict, gates: Sequence[GateResult]) -> int:
     return code
 
 
-def spec(options: argparse.Namespace) -> CellSpec:
-    """The gates read a cell; of a server by its address only this much is known."""
-    gate = GateSpec()
-    if options.command == "record":
-        gate = GateSpec(parity_prompts=options.prompts, parity_tokens=options.tokens)
-    return CellSpec(
-        engine=EngineSpec(name=options.engine, dtype=options.dtype),
-        model=ModelSpec(name="attached", path=options.url),
-        speculation=SpeculationSpec(),
-        workload=WorkloadSpec(name="none"),
-        task=TaskSpec(),
-        gate=gate,
-    )
+def failed(code: int, message: str) -> int:
+    print(f"error: {message}", file=sys.stderr)
+    print(json.dumps({"status": "invalid", "verdict": None, "reason": message, "gates": {}, "exit": code}))
+    return code
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog="python -m gates", description="Gates for a running server.")
+    top = argparse.ArgumentParser(prog="python -m gates", description=(__doc__ or "").partition("\n\n")[2])
     commands = top.add_subparsers(dest="command", required=True)
     taking = commands.add_parser("record", help="write a golden record of a server that passes alone")
-    taking.add_argument("--out", type=Path, required=True)
-    taking.add_argument("--prompts", type=int, default=GateSpec().parity_prompts)
-    taking.add_argument("--tokens", type=int, default=GateSpec().parity_tokens)
-    taking.add_argument("--dataset", type=Path, help="JSON in ShareGPT's form; by turns with the built-in prompts")
-    checking = commands.add_parser("check", help="hold a server against a golden record")
-    checking.add_argument("golden", type=Path)
-    checking.add_argument("--change", choices=STRENGTH, default="same", help="class of the change (default: same)")
-    checking.add_argument("--reason", help="of a declared rounding change")
-    checking.add_argument("--baseline", help="address of a live baseline, which only the lossless gate asks for")
+    taking.add_argument("--out", type=Path, help="default: where run.py looks for the model's record")
+    checking = commands.add_parser("check", help="hold a server against gate.golden, or its model's shipped record")
     for command in (taking, checking):
-        command.add_argument("--url", required=True, help="http://HOST:PORT")
-        command.add_argument("--engine", choices=("attach", "ling", "sglang"), default="attach")
-        command.add_argument("--dtype", default="float32", help="of the engine; decides what a near-tie is")
+        command.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="as for run.py: gate.parity_prompts=8")
+        command.add_argument("--url", help="of a running server, which then says itself what it serves")
+        command.add_argument(
+            "--engine", choices=("attach", "ling", "sglang"), default="attach", help="what --url is vouched to be"
+        )
     return top
 
 

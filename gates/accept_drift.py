@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING
 from gates.evidence import Accept, GateResult
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from experiments.spec import SpeculationSpec
     from gates.change import Change
-    from gates.evidence import Probe
+    from gates.evidence import Output
 
 NAME = "accept_drift"
 BOUND = 0.05
@@ -41,12 +44,12 @@ def compare(baseline: Accept, candidate: Accept, *, bound: float, required: bool
     )
 
 
-def of_probe(probe: Probe, *, speculative: bool) -> Accept | None:
-    """Accept length over a probe's own answers, for servers that no benchmark measured. None: counts are missing."""
-    if not speculative:
+def over(outputs: Sequence[Output], speculation: SpeculationSpec) -> Accept | None:
+    """Accept length over a probe's answers, for comparisons that no benchmark measured. None: counts are missing."""
+    if speculation.algorithm == "none":
         return Accept(length=1.0, source="definition")
-    counts = [output.spec_verify_ct for output in probe.outputs]
+    counts = [output.spec_verify_ct for output in outputs]
     verifies = sum(count for count in counts if count is not None)
     if None in counts or not verifies:
         return None
-    return Accept(length=sum(len(output.ids) - 1 for output in probe.outputs) / verifies, source="measured")
+    return Accept(length=sum(len(output.ids) - 1 for output in outputs) / verifies, source="measured")

@@ -78,16 +78,31 @@ REPORTED = Need("reported")
 
 
 def applicability(
-    change: ChangeClass | None, engine: EngineTraits, *, task: bool, floor: float | None
+    change: ChangeClass | None,
+    engine: EngineTraits,
+    *,
+    task: bool,
+    floor: float | None,
+    absent: str = "no baseline",
 ) -> dict[str, Need]:
-    """Need of every gate. `change` None: no baseline to compare with; `task`: one is configured."""
+    """Need of every gate. `change` None: nothing to compare with, because `absent`; `task`: one is configured."""
     if change is None:
-        return _alone(task=task, floor=floor)
+        return _alone(absent, task=task, floor=floor)
     return {gate: _resolve(gate, change, engine, task=task) for gate in GATES}
 
 
-def _alone(*, task: bool, floor: float | None) -> dict[str, Need]:
-    needs = dict.fromkeys(GATES, Need("not_applicable", "no baseline"))
+def elsewhere(needs: dict[str, Need]) -> dict[str, Need]:
+    """The needs of a comparison across processors, whose bits differ without anybody's fault.
+
+    Exactness cannot be asked for there, so what the table says of engines that cannot promise it holds: where byte
+    parity or the digest was required it is reported, and lossless is required in its place.
+    """
+    exact = [gate for gate in ("byte_parity", "logit_digest") if needs[gate].required]
+    return needs | dict.fromkeys(exact, REPORTED) | ({"lossless": REQUIRED} if exact else {})
+
+
+def _alone(absent: str, *, task: bool, floor: float | None) -> dict[str, Need]:
+    needs = dict.fromkeys(GATES, Need("not_applicable", absent))
     needs["state_pollution"] = REQUIRED
     if task and floor is not None:
         needs["task_score"] = REQUIRED

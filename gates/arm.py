@@ -28,7 +28,8 @@ class Arm:
     probe: Probe | Missing
     pollution: Pollution | Missing
     accept: Accept | Missing
-    task: TaskAnswers | Missing
+    task: TaskAnswers | Missing | None
+    """None: there are no answers to compare with, and only a floor binds."""
 
     def evidence(self) -> CellEvidence:
         return CellEvidence(
@@ -61,21 +62,25 @@ def live(
     return Arm(probe=asked, pollution=polluted, accept=accept, task=task)
 
 
-def ask(gate: GateSpec, client: GenerateClient, reference: Probe | None, dataset: Path | None) -> Probe:
-    """`reference` is the baseline's probe, whose canaries and positions are asked again. Raises ProtocolError."""
-    if reference is None:
+def ask(gate: GateSpec, client: GenerateClient, known: Probe | None, dataset: Path | None) -> Probe | Missing:
+    """`known` is the baseline's probe, which is asked again if it asked as much as the gate wants to be asked.
+
+    Raises ProtocolError.
+    """
+    if known is None:
         canaries = canary.scan(client, canary_pool(), max_new_tokens=gate.parity_tokens)
-    else:
-        canaries = tuple(prompt for prompt in reference.prompts if prompt.canary)
-    return probe.collect(
-        client,
-        (*gate_prompts(gate.parity_prompts, dataset), *canaries),
-        max_new_tokens=gate.parity_tokens,
-        digest_positions=probe.digest_positions(reference) if reference else None,
-    )
+        prompts = (*gate_prompts(gate.parity_prompts, dataset), *canaries)
+        return probe.collect(client, prompts, max_new_tokens=gate.parity_tokens)
+    asked = sum(not prompt.canary for prompt in known.prompts)
+    if asked < gate.parity_prompts or known.max_new_tokens < gate.parity_tokens:
+        return Missing(
+            f"the gate asks for {gate.parity_prompts} prompts of {gate.parity_tokens} tokens, "
+            f"the baseline was asked {asked} of {known.max_new_tokens}"
+        )
+    return probe.again(client, known)
 
 
-def attempt(collect: Callable[[], T]) -> T | Missing:
+def attempt(collect: Callable[[], T | Missing]) -> T | Missing:
     """The one place where a failing server is caught: it becomes evidence that is missing, with the reason."""
     try:
         return collect()
@@ -91,5 +96,5 @@ def given(value: T | None, reason: str) -> T | Missing:
     return Missing(reason) if value is None else value
 
 
-def found(value: T | Missing) -> T | None:
+def found(value: T | Missing | None) -> T | None:
     return None if isinstance(value, Missing) else value

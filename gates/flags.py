@@ -35,7 +35,11 @@ FLAGS: dict[str, ChangeClass] = {
     "--ep-size": "model",
 }
 ENVIRONMENT: dict[str, ChangeClass] = {
+    "ATEN_CPU_CAPABILITY": "rounding",
+    "MKL_CBWR": "rounding",
+    "MKL_ENABLE_INSTRUCTIONS": "rounding",
     "NVIDIA_TF32_OVERRIDE": "rounding",
+    "ONEDNN_MAX_CPU_ISA": "rounding",
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "rounding",
     "SGLANG_DSPARK_USE_GREEDY_DRAFT": "speculation",
     "SGLANG_RAGGED_VERIFY_MODE": "speculation",

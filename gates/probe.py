@@ -40,6 +40,11 @@ def collect(
     return Probe(prompts=tuple(prompts), max_new_tokens=max_new_tokens, outputs=tuple(outputs))
 
 
+def again(client: GenerateClient, known: Probe) -> Probe:
+    """What a probe asked, asked of another server: the same prompts, lengths and positions. Raises ProtocolError."""
+    return collect(client, known.prompts, max_new_tokens=known.max_new_tokens, digest_positions=digest_positions(known))
+
+
 def answer(
     client: GenerateClient, prompt: Prompt, *, max_new_tokens: int, positions: Sequence[int] | None = None
 ) -> Output:

@@ -72,15 +72,22 @@ def decide(
     faults: Iterable[Fault] = (),
     ab: ABResult | None = None,
     expectation: Expectation | None = None,
+    golden: str | None = None,
 ) -> Verdict:
-    """`change` None: the cell has no baseline. `faults`: what else speaks against the measurement itself."""
+    """`change` None: the cell has no baseline, but perhaps a `golden` record that the gates compared it with.
+
+    `faults`: what else speaks against the measurement itself.
+    """
     found = [*faults, *gate_faults(gates)]
     if found:
         reason = "; ".join(fault.reason for fault in found)
         return Verdict(status="invalid", verdict=None, rule=found[0].class_, reason=reason)
     failed = [gate for gate in gates if gate.required and gate.status == "fail"]
     if failed:
-        return _valid("reject", f"gate:{failed[0].name}", _list(failed))
+        against = f" (against the golden record of {golden})" if golden else ""
+        return _valid("reject", f"gate:{failed[0].name}", _list(failed) + against)
+    if change is None and golden:
+        return _valid("baseline", "golden", f"passed against the golden record of {golden}")
     if change is None:
         return _valid("baseline", "no_baseline", "nothing to compare with")
     undecided = [gate for gate in gates if gate.required and gate.status == "not_applicable"]

@@ -14,25 +14,33 @@ import pytest
 from experiments.clients.generate import GenerateClient, ProtocolError
 from gates import golden
 from gates.__main__ import main
+from tests.fakes.checkpoint import write_checkpoint
 
 SERVER = Path(__file__).parents[1] / "fakes" / "server.py"
 NEXTN = (
     *("--speculative-algorithm", "NEXTN", "--speculative-num-steps", "3"),
     *("--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "4"),
 )
+SMALL = ("gate.parity_prompts=3", "gate.parity_tokens=64")
+
+pytestmark = pytest.mark.process
 
 
 @pytest.fixture(scope="module")
-def serve(tmp_path_factory):
+def checkpoint(tmp_path_factory) -> Path:
+    return write_checkpoint(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def serve(checkpoint):
     """Starts fake engines; gives their addresses."""
     children = []
-    model = str(tmp_path_factory.mktemp("model"))
 
-    def serve(*flags: str) -> str:
+    def serve(*flags: str, model: Path = checkpoint) -> str:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        names = ("--model-path", model, "--served-model-name", "fake", "--step-ms", "0")
+        names = ("--model-path", str(model), "--served-model-name", "fake", "--step-ms", "0")
         command = [sys.executable, str(SERVER), "--port", str(port), *names, *flags]
         children.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
         url = f"http://127.0.0.1:{port}"
@@ -58,10 +66,11 @@ def wait_for(url: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def record(serve, tmp_path_factory) -> Path:
+def record(serve, tmp_path_factory) -> str:
+    """The override that names a record of the fake engine without speculation."""
     path = tmp_path_factory.mktemp("golden") / "golden.json"
-    assert main(["record", "--url", serve(), "--out", str(path), "--prompts", "3", "--tokens", "64"]) == 0
-    return path
+    assert main(["record", "--url", serve(), "--out", str(path), *SMALL]) == 0
+    return f"gate.golden={path}"
 
 
 def last_line(capsys) -> dict:
@@ -69,21 +78,19 @@ def last_line(capsys) -> dict:
 
 
 def test_the_same_engine_passes_its_own_record(record, serve, capsys):
-    assert main(["check", str(record), "--url", serve()]) == 0
+    assert main(["check", record, "--url", serve()]) == 0
     line = last_line(capsys)
     assert (line["status"], line["verdict"], line["exit"]) == ("valid", "inconclusive", 0)
     assert line["gates"]["byte_parity"]["status"] == line["gates"]["state_pollution"]["status"] == "pass"
 
 
-def test_speculation_passes_the_record_of_none_on_our_engine(record, serve, capsys):
-    flags = ("--change", "speculation", "--engine", "ling")
-    assert main(["check", str(record), "--url", serve(*NEXTN), *flags]) == 0
-    assert last_line(capsys)["gates"]["logit_digest"]["status"] == "pass"
-
-
-def test_speculation_called_the_same_has_drifted(record, serve, capsys):
-    assert main(["check", str(record), "--url", serve(*NEXTN)]) == 1
-    assert last_line(capsys)["rule"] == "gate:accept_drift"
+@pytest.mark.parametrize(("engine", "exact"), [("ling", "byte_parity"), ("attach", "lossless")])
+def test_speculation_is_seen_and_passes_the_record_of_none(record, serve, capsys, engine, exact):
+    assert main(["check", record, "--url", serve(*NEXTN), "--engine", engine]) == 0
+    gates = last_line(capsys)["gates"]
+    assert gates["accept_drift"]["reason"] == "a speculation change"
+    assert {name for name in ("byte_parity", "lossless") if gates[name]["required"]} == {exact}
+    assert gates[exact]["status"] == "pass"
 
 
 @pytest.mark.parametrize(
@@ -96,28 +103,67 @@ def test_speculation_called_the_same_has_drifted(record, serve, capsys):
     ],
 )
 def test_a_bad_engine_is_caught(record, serve, capsys, fault, code, rule):
-    assert main(["check", str(record), "--url", serve("--fault", fault)]) == code
+    assert main(["check", record, "--url", serve("--fault", fault)]) == code
     assert last_line(capsys)["rule"] == rule
 
 
-def test_speculation_without_counts_is_invalid(record, serve, capsys):
-    assert main(["check", str(record), "--url", serve(*NEXTN, "--fault", "no_verify_counts")]) == 3
+def test_speculation_without_counts_is_invalid(serve, tmp_path, capsys):
+    path = tmp_path / "golden.json"
+    assert main(["record", "--url", serve(*NEXTN), "--out", str(path), *SMALL]) == 0
+    assert main(["check", f"gate.golden={path}", "--url", serve(*NEXTN, "--fault", "no_verify_counts")]) == 3
     assert "speculation without verify counts" in last_line(capsys)["reason"]
 
 
 def test_a_polluting_engine_gets_no_record(serve, tmp_path):
     path = tmp_path / "golden.json"
-    assert main(["record", "--url", serve("--fault", "pollute"), "--out", str(path), "--tokens", "64"]) == 1
+    assert main(["record", "--url", serve("--fault", "pollute"), "--out", str(path), *SMALL]) == 1
     assert not path.exists()
 
 
+def test_a_record_of_other_weights_is_refused(record, serve, checkpoint, tmp_path, capsys):
+    other = write_checkpoint(tmp_path / "other")
+    (other / "model.safetensors").write_bytes(b"other weights")
+    assert main(["check", record, "--url", serve(model=other)]) == 2
+    ours, theirs = (golden.model_revision(path) for path in (checkpoint, other))
+    assert f"is of other weights: {ours}, not {theirs}" in last_line(capsys)["reason"]
+
+
 @pytest.mark.parametrize(
-    "text", ["{", '{"schema": 1}', '{"schema": 1, "evidence": {}}', '{"schema": 1, "evidence": 3}']
+    "text", ["{", '{"schema": 2}', '{"schema": 1, "evidence": {}}', '{"schema": 2, "evidence": 3}', "[]"]
 )
 def test_a_file_that_is_no_record_is_a_configuration_error(tmp_path, text, capsys):
     path = tmp_path / "golden.json"
     path.write_text(text)
-    assert main(["check", str(path), "--url", "http://127.0.0.1:9"]) == 2
-    assert "golden.json" in capsys.readouterr().err
-    with pytest.raises(golden.GoldenError):
-        golden.read(tmp_path / "absent.json")
+    assert main(["check", f"gate.golden={path}"]) == 2
+    assert "golden.json" in last_line(capsys)["reason"]
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("gate.parity_prompt=3", "parity_prompt"),
+        ("gate.golden=absent.json", "absent.json does not exist"),
+        ("experiment=quickstart", "several cells"),
+        ("speculation.num_steps=0", "num_steps"),
+    ],
+)
+def test_a_wrong_override_is_a_configuration_error(override, words, capsys):
+    assert main(["check", override]) == 2
+    assert words in last_line(capsys)["reason"]
+
+
+def test_a_server_is_launched_for_a_spec_and_for_nothing_else(checkpoint, tmp_path, capsys):
+    def fake(*fault: str) -> str:
+        return f"engine.command=[{','.join([sys.executable, str(SERVER), *fault])}]"
+
+    path = tmp_path / "golden.json"
+    spec = (f"model.path={checkpoint}", *SMALL)
+    assert main(["record", *spec, fake(), "--out", str(path)]) == 0
+    taken = golden.read(path)
+    assert (taken.speculation.algorithm, taken.engine.command) == ("nextn", ())
+    assert str(checkpoint) not in path.read_text()
+    assert main(["check", *spec, fake(), f"gate.golden={path}"]) == 0
+    assert main(["check", *spec, fake("--fault", "other_tokens"), f"gate.golden={path}"]) == 1
+    capsys.readouterr()
+    assert main(["check", *spec, fake("--fault", "die_at_start"), f"gate.golden={path}"]) == 3
+    assert "out of memory" in last_line(capsys)["reason"]

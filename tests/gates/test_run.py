@@ -123,8 +123,15 @@ def test_gates_switched_off_ask_nothing_and_decide_nothing(golden):
     assert (verdict.verdict, verdict.rule) == ("inconclusive", "no_ab")
 
 
-def test_other_gate_settings_than_the_baselines_are_not_run(golden):
-    longer = replace(SPEC, gate=replace(SHORT, parity_tokens=25))
-    gates, _, verdict = run(ToyClient(), golden, spec=longer)
-    assert "differ" in gates["byte_parity"].reason
+@pytest.mark.parametrize("more", [{"parity_tokens": 25}, {"parity_prompts": 4}])
+def test_a_gate_that_wants_more_than_its_baseline_was_asked_is_not_run(golden, more):
+    gates, _, verdict = run(ToyClient(), golden, spec=replace(SPEC, gate=replace(SHORT, **more)))
+    assert "the baseline was asked 3 of 24" in gates["byte_parity"].reason
     assert verdict.status == "invalid"
+
+
+def test_a_candidate_is_asked_what_its_baseline_was_asked(golden):
+    less = replace(SPEC, gate=replace(SHORT, parity_tokens=4, parity_prompts=1))
+    gates, evidence, _ = run(ToyClient(), golden, spec=less)
+    assert evidence.probe == golden.probe
+    assert gates["byte_parity"].status == "pass"
