@@ -64,7 +64,7 @@ def gate_prompts(count: int, dataset: Path | None = None) -> tuple[Prompt, ...]:
     turns = zip_longest(builtin(), local)
     prompts = [prompt for prompt in chain.from_iterable(turns) if prompt is not None]
     if count > len(prompts):
-        raise ValueError(f"gate.parity_prompts={count}: there are {len(prompts)}; more come from a workload's data")
+        raise ValueError(f"{count} is too many; allowed: 1 to {len(prompts)} (a workload's data add theirs)")
     return tuple(prompts[:count])
 
 
@@ -111,9 +111,10 @@ def few_shot(index: int) -> Prompt:
 
 
 def from_sharegpt(path: Path) -> Iterator[Prompt]:
-    """The first turn of every conversation; of a long one the end, which holds the question."""
+    """The first turn of every conversation that has one; of a long one the end, which holds the question."""
     for index, row in enumerate(json.loads(path.read_text())):
-        yield Prompt(name=f"data-{index}", text=row["conversations"][0]["value"][-MAX_CHARS:])
+        if turns := row.get("conversations", row.get("conversation")):
+            yield Prompt(name=f"data-{index}", text=turns[0]["value"][-MAX_CHARS:])
 
 
 def prompts_hash(prompts: Sequence[Prompt]) -> str:

@@ -60,12 +60,15 @@ def run_load(client: GenerateClient, probe: Probe, requests: int) -> tuple[Outpu
         )
 
     beside = probe.prompts[-requests:]
-    with ThreadPoolExecutor(max_workers=2 * max(1, requests)) as pool:
+    pool = ThreadPoolExecutor(max_workers=2 * max(1, requests))
+    try:
         load = [pool.submit(sampled, index) for index in range(requests)]
         greedy = [pool.submit(_again, client, probe, prompt, LOAD_TOKENS) for prompt in beside]
         for request in load:
             request.result()
         return tuple(request.result() for request in greedy)
+    finally:  # not `with`, which would let a stopped run wait for the answers of a server that hangs
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def compare(pollution: Pollution, *, exact: bool, required: bool) -> GateResult:

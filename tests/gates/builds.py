@@ -85,8 +85,9 @@ def measure_accept(client: GenerateClient) -> Accept:
     return Accept(length=sum(len(answer.output_ids) - 1 for answer in answers) / steps, source="measured")
 
 
-def gate_build(fault: str, log: Path, baseline: CellEvidence | None = None) -> Gated:
+def gate_build(fault: str, log: Path, baseline: CellEvidence | None = None, gates: GateSpec = SHORT) -> Gated:
     """Start the build, gate it, stop it."""
-    with Server(cell(fault), log=log) as server:
+    spec = cell(fault, gate=gates)
+    with Server(spec, log=log) as server:
         server.wait_ready(60)
-        return gate(server.client, cell(fault), baseline)
+        return gate(server.client, spec, baseline)

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pytest
-from builds import Gated, gate_build
+from builds import SHORT, Gated, gate_build
 
+from experiments.spec import GateSpec
 from gates import byte_parity
 
 if TYPE_CHECKING:
@@ -46,19 +47,25 @@ CASES = (
 )
 
 
-@pytest.fixture(scope="module")
-def clean(tmp_path_factory) -> Gated:
-    return gate_build("none", tmp_path_factory.mktemp("clean") / "log")
+@pytest.fixture(scope="module", params=[SHORT, pytest.param(GateSpec(), marks=pytest.mark.slow)], ids=["short", "full"])
+def gates(request) -> GateSpec:
+    """What is asked; in full it is what run.py asks."""
+    return request.param
 
 
 @pytest.fixture(scope="module")
-def found(request, clean, tmp_path_factory) -> Iterator[dict[str, Future[Gated]]]:
+def clean(gates, tmp_path_factory) -> Gated:
+    return gate_build("none", tmp_path_factory.mktemp("clean") / "log", gates=gates)
+
+
+@pytest.fixture(scope="module")
+def found(request, gates, clean, tmp_path_factory) -> Iterator[dict[str, Future[Gated]]]:
     """Verdicts on the builds that selected tests ask for, two at a time: no gate here measures time."""
     logs = tmp_path_factory.mktemp("logs")
     selected = "".join(item.name for item in request.session.items)
     with ThreadPoolExecutor(2) as pool:
         yield {
-            case.fault: pool.submit(gate_build, case.fault, logs / case.fault, clean.evidence)
+            case.fault: pool.submit(gate_build, case.fault, logs / case.fault, clean.evidence, gates)
             for case in CASES
             if case.fault in selected
         }
@@ -89,14 +96,15 @@ def test_the_digest_sees_one_bit_that_no_token_shows(clean, found):
     assert differing == {prompt.name for prompt in clean.evidence.probe.prompts}
 
 
-def test_canaries_show_a_rounding_that_other_prompts_hide(clean, tmp_path):
+@pytest.mark.parametrize("gates", [SHORT], indirect=True, ids=["short"])
+def test_canaries_show_a_rounding_that_other_prompts_hide(gates, clean, tmp_path):
     """A build that rounds as coarsely as lies between the two kinds of prompts' narrowest margins."""
     probe = clean.evidence.probe
     narrowest = {output.prompt: min(output.margins) for output in probe.outputs}
     canary = min(narrowest[prompt.name] for prompt in probe.prompts if prompt.canary)
     other = min(narrowest[prompt.name] for prompt in probe.prompts if not prompt.canary)
     assert canary < other
-    build = gate_build(f"near_ties_flip={(canary * other) ** 0.5}", tmp_path / "log", clean.evidence)
+    build = gate_build(f"near_ties_flip={(canary * other) ** 0.5}", tmp_path / "log", clean.evidence, gates)
     parity = build.gates["byte_parity"]
     assert parity.status == "fail"
     assert {difference["prompt"] for difference in parity.evidence["divergences"]} <= canaries(clean)
@@ -123,9 +131,10 @@ def without_canaries(*builds: Gated):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_the_clean_build_passes_twenty_times_in_a_row(clean, tmp_path):
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("gates", [SHORT], indirect=True, ids=["short"])
+def test_the_clean_build_passes_twenty_times_in_a_row(gates, clean, tmp_path):
     for _ in range(20):
-        build = gate_build("none", tmp_path / "log", clean.evidence)
+        build = gate_build("none", tmp_path / "log", clean.evidence, gates)
         assert (build.failed, build.verdict.verdict) == (set(), "inconclusive")
         assert {build.gates[name].status for name in ("byte_parity", "logit_digest", "accept_drift")} == {"pass"}

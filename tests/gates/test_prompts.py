@@ -35,8 +35,8 @@ def test_a_hundred_prompts_are_all_different(dataset):
         assert max(len(prompt.text) for prompt in prompts) <= 4000
 
 
-def test_too_few_prompts_is_an_error_that_names_the_key():
-    with pytest.raises(ValueError, match=r"gate\.parity_prompts=117: there are 116"):
+def test_too_few_prompts_is_an_error_that_names_how_many_there_are():
+    with pytest.raises(ValueError, match="117 is too many; allowed: 1 to 116"):
         gate_prompts(117)
 
 
