@@ -109,7 +109,12 @@ def serve(config: ServerConfig, executor: Executor, tokenizer: Tokenizer, listen
 
 
 class Server(uvicorn.Server):
-    """uvicorn with our end: a signal aborts the running requests first, and does not become the exit status."""
+    """uvicorn with our end: a signal aborts the running requests first, and does not become the exit status.
+
+    uvicorn takes uvloop and httptools by itself where they are installed. On one core they cost a streamed token 0.18
+    ms of processor time where asyncio and h11 cost 0.28 (of a step of 7), most of it in handing the interpreter's lock
+    to and fro.
+    """
 
     def __init__(self, config: ServerConfig, engine: Engine, tokenizer: Tokenizer) -> None:
         self._config = config
