@@ -26,8 +26,9 @@ CLIENTS = 8
 TOKENS = 24
 
 
-@pytest.fixture(scope="module", params=[0, 3], ids=["none", "nextn"])
+@pytest.fixture(scope="module", params=[3])
 def executor(shipped: Path, request: pytest.FixtureRequest) -> StepExecutor:
+    """The parameter is the number of NEXTN steps."""
     return load_executor(str(shipped), ExecutorSettings(num_steps=request.param, context_length=512, chunk=48))
 
 
@@ -74,7 +75,12 @@ def bodies(temperature: float) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8], ids=["greedy", "sampled"])
+@pytest.mark.parametrize(
+    ("executor", "temperature"),
+    [(0, 0.0), (3, 0.0), (3, 0.8)],
+    ids=["greedy", "greedy with drafts", "sampled with drafts"],
+    indirect=["executor"],
+)
 def test_eight_clients_at_once_get_what_one_alone_gets(url: str, executor: StepExecutor, temperature: float) -> None:
     """Text, ids, logprob bits, finish and speculation counts; the order of arrival is another one each time."""
     wanted = bodies(temperature)

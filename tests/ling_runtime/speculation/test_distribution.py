@@ -208,4 +208,4 @@ FAULTS = [
 @pytest.mark.parametrize("changes", [{}, {"temperature": 0.7, "top_p": 0.95}], ids=str)
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_a_planted_fault_is_caught(fault: Verify, changes: dict[str, float]) -> None:
-    assert check(fault, changes, steps=2, samples=800) < SUSPICIOUS / 1e4
+    assert check(fault, changes, steps=2, samples=800) < SUSPICIOUS
