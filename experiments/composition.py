@@ -16,6 +16,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from experiments.errors import ConfigError
+from experiments.schema import Cells
 from experiments.spec import CellSpec, StudySpec
 
 if TYPE_CHECKING:
@@ -55,7 +56,16 @@ def convert(config: DictConfig) -> Composed:
     except OmegaConfBaseException as error:
         raise ConfigError(str(error.full_key), str(error).splitlines()[0]) from error
     assert isinstance(values, dict)
+    refuse_unknown(values, StudySpec, CellSpec, Cells)
     return Composed(build(StudySpec, values), build(CellSpec, values))
+
+
+def refuse_unknown(values: dict[Any, Any], *specs: type, path: str = "") -> None:
+    """`+key=value` gets past the schema, and a key that nobody reads would be a change without effect."""
+    known = [field.name for spec in specs for field in dataclasses.fields(spec)]
+    for key in values:
+        if key not in known:
+            raise ConfigError(f"{path}{key}", f"no such key; allowed: {', '.join(known)}")
 
 
 def build(spec: type[T], values: dict[Any, Any], path: str = "") -> T:
@@ -69,6 +79,7 @@ def build(spec: type[T], values: dict[Any, Any], path: str = "") -> T:
 def _value(hint: Any, value: Any, key: str) -> Any:
     if dataclasses.is_dataclass(hint):
         assert isinstance(hint, type)
+        refuse_unknown(value, hint, path=f"{key}.")
         return build(hint, value, f"{key}.")
     if get_origin(hint) is tuple:
         return tuple(value)

@@ -10,7 +10,7 @@ import pytest
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from experiments.composition import build, merged
+from experiments.composition import build, merged, refuse_unknown
 from experiments.errors import ConfigError
 from experiments.schema import Cells, schema_of
 from experiments.spec import CellSpec, ChangeSpec, StudySpec
@@ -61,6 +61,14 @@ def test_choices_are_checked_and_optional_ones_may_be_null() -> None:
     assert build(ChangeSpec, values | {"rounding": "declared"}).rounding == "declared"
     with pytest.raises(ConfigError, match=r"change\.expect: 'slower' is not one of faster, equal"):
         build(ChangeSpec, values | {"expect": "slower"}, "change.")
+
+
+def test_a_key_forced_in_with_a_plus_is_refused_if_nobody_reads_it() -> None:
+    refuse_unknown({"study": "s", "cells": []}, StudySpec, Cells)
+    with pytest.raises(ConfigError, match=r"kernel: no such key; allowed: .*kernels"):
+        refuse_unknown({"kernel": {"lm_head": "bf16"}}, StudySpec, CellSpec)
+    with pytest.raises(ConfigError, match=r"tracking\.retries: no such key; allowed: enabled, uri"):
+        build(StudySpec, {"study": "s", "output_dir": "outputs", "tracking": {"retries": 3}})
 
 
 def test_a_cell_s_override_replaces_the_command_line_s() -> None:
