@@ -68,10 +68,11 @@ def problems(seed: int, count: int) -> list[Row]:
 def check_dataset(path: Path, load: WorkloadSpec) -> None:
     """The client would silently measure fewer prompts than asked for."""
     try:
-        turns = [row.get("conversations", row.get("conversation", ())) for row in json.loads(path.read_text())]
-    except (json.JSONDecodeError, AttributeError) as error:
-        raise ConfigError("workload.dataset_path", f"{path} is not a JSON list in ShareGPT's form") from error
-    usable = sum(len(turn) >= 2 for turn in turns)
+        dialogues = [row.get("conversations", row.get("conversation", ())) for row in json.loads(path.read_text())]
+        usable = sum(len([turn["value"] for turn in turns[:2]]) == 2 for turns in dialogues)
+    except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
+        problem = f"{path} is not a JSON list in ShareGPT's form ({error!r})"
+        raise ConfigError("workload.dataset_path", problem) from error
     if load.dataset_name != "random-ids" and usable < load.num_prompts:
         raise ConfigError("workload.num_prompts", f"{path} has {usable} conversations of two turns")
 

@@ -66,16 +66,31 @@ class Score:
 
 def read_rows(path: Path) -> list[Row]:
     """Raises ConfigError for a file that is not in GSM8K's form."""
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")  # splitlines() would also split at U+2028 inside a text
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError("task.data_path", f"{path} cannot be read as text ({error})") from error
     rows = []
-    for number, line in enumerate(path.read_text().splitlines(), 1):
-        try:
-            row = json.loads(line)
-            rows.append(Row(str(row["question"]), str(row["answer"])))
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise ConfigError("task.data_path", f"{path}:{number} is not {{question, answer}} ({error!r})") from error
-        if answer_value(rows[-1].answer) is None:
-            raise ConfigError("task.data_path", f"{path}:{number} has an answer without a number")
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                rows.append(_row(line))
+            except (ValueError, KeyError, TypeError) as error:
+                raise ConfigError(
+                    "task.data_path", f"{path}:{number} is not {{question, answer}} ({error!r})"
+                ) from error
     return rows
+
+
+def _row(line: str) -> Row:
+    row = json.loads(line)
+    question, answer = row["question"], row["answer"]
+    if not isinstance(question, str) or not isinstance(answer, str):
+        raise TypeError("question and answer are texts")
+    (question + answer).encode()  # half a surrogate pair cannot be sent
+    if answer_value(answer) is None:
+        raise ValueError("an answer without a number")
+    return Row(question, answer)
 
 
 def few_shot(rows: Sequence[Row]) -> str:
@@ -92,7 +107,10 @@ def answer_value(text: str) -> int | None:
     numbers = re.findall(r"\d+", text.replace(",", ""))
     if not numbers or not numbers[-1].isascii() or (numbers[-1][0] == "0" and numbers[-1].strip("0")):
         return None
-    return int(numbers[-1])
+    try:
+        return int(numbers[-1])
+    except ValueError:  # more digits than Python reads, few_shot_gsm8k's literal_eval included
+        return None
 
 
 def run(

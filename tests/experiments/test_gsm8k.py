@@ -61,6 +61,7 @@ class Client:
         ("agent 007", None),
         ("zero 0", 0),
         ("00", 0),
+        ("9" * 5000, None),
     ],
 )
 def test_the_answer_is_the_last_integer(text: str, value: int | None) -> None:
@@ -129,9 +130,32 @@ def test_an_aborted_answer_is_no_wrong_answer() -> None:
         gsm8k.mark(3, ROWS[3], generation("", "abort"))
 
 
-@pytest.mark.parametrize("line", ["not json", '{"question": "q"}', '{"question": "q", "answer": "no number"}', "[1]"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "not json",
+        '{"question": "q"}',
+        '{"question": "q", "answer": "no number"}',
+        '{"question": null, "answer": "1"}',
+        '{"question": "half a pair \\ud800", "answer": "1"}',
+        "[1]",
+    ],
+)
 def test_a_file_in_another_form_is_a_configuration_error(tmp_path: Path, line: str) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps({"question": "q", "answer": "1"}) + "\n" + line + "\n")
     with pytest.raises(ConfigError, match=r"task.data_path: .*rows.jsonl:2"):
         gsm8k.read_rows(path)
+
+
+def test_what_is_no_text_file_is_a_configuration_error(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_bytes(b"\xff\xfe")
+    for path in (tmp_path, tmp_path / "rows.jsonl"):
+        with pytest.raises(ConfigError, match=r"task.data_path: .* cannot be read as text"):
+            gsm8k.read_rows(path)
+
+
+def test_a_line_ends_at_a_newline_only_and_may_be_blank(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes('{"question": "a\u2028b\x85c", "answer": "#### 1"}\r\n\n'.encode())
+    assert gsm8k.read_rows(path) == [Row("a\u2028b\x85c", "#### 1")]

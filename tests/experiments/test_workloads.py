@@ -69,6 +69,8 @@ def test_a_file_of_yours_is_measured_as_it_is_and_warmed_up_with_other_prompts(c
     [
         ("not json", "not a JSON list"),
         ('["text"]', "not a JSON list"),
+        ('[{"conversations": null}]', "not a JSON list"),
+        ('[{"conversations": [{"from": "human"}, {"value": "a"}]}]', "not a JSON list"),
         ('[{"conversations": [{"value": "only one turn"}]}]', "has 0 conversations of two turns"),
     ],
 )
@@ -77,6 +79,13 @@ def test_a_file_that_does_not_suffice(cell: CellSpec, tmp_path: Path, content: s
     path.write_text(content)
     with pytest.raises(ConfigError, match=message):
         workloads.prepare(replace(cell, workload=replace(cell.workload, dataset_path=str(path))), tmp_path)
+
+
+def test_what_is_no_text_file_is_a_configuration_error(cell: CellSpec, tmp_path: Path) -> None:
+    (tmp_path / "mine.json").write_bytes(b"\xff\xfe")
+    for path in (tmp_path, tmp_path / "mine.json"):
+        with pytest.raises(ConfigError, match="not a JSON list"):
+            workloads.prepare(replace(cell, workload=replace(cell.workload, dataset_path=str(path))), tmp_path)
 
 
 def test_a_task_without_enough_rows_says_how_many_there_are(cell: CellSpec, tmp_path: Path) -> None:
