@@ -1,6 +1,7 @@
 """`python -m analysis compare PATH`: what the records of an output directory, or of one study in it, say.
 
-The surprise: it exits 0 whatever the verdicts are. Reading a reject is not failing; `run.py` is what exits with it.
+`python -m analysis sync PATH` files them where MLflow lacks them. The surprise: both exit 0 whatever the verdicts are.
+Reading a reject is not failing; `run.py` is what exits with it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from rich.console import Console
 from analysis.compare import compare
 from analysis.records import RecordError, load
 from analysis.render import to_csv, to_json, to_table
+from experiments.errors import ConfigError
 
 CONFIGURATION = 2
 
@@ -21,10 +23,21 @@ CONFIGURATION = 2
 def main(argv: list[str] | None = None) -> int:
     options = parser().parse_args(argv)
     try:
-        comparison = compare(load(options.path, options.study))
-    except RecordError as error:
+        show_comparison(options) if options.command == "compare" else show_sync(options)
+    except (RecordError, ConfigError) as error:
         print(f"error: {error}", file=sys.stderr)
         return CONFIGURATION
+    return 0
+
+
+def show_sync(options: argparse.Namespace) -> None:
+    from analysis.sync import sync, told  # noqa: PLC0415 - tables need no tracking store
+
+    print(*told(sync(options.path, options.uri)), sep="\n")
+
+
+def show_comparison(options: argparse.Namespace) -> None:
+    comparison = compare(load(options.path, options.study))
     match options.format:
         case "table":
             to_table(comparison, Console(width=options.width))
@@ -32,7 +45,6 @@ def main(argv: list[str] | None = None) -> int:
             sys.stdout.write(to_csv(comparison))
         case "json":
             sys.stdout.write(to_json(comparison))
-    return 0
 
 
 def parser() -> argparse.ArgumentParser:
@@ -43,6 +55,11 @@ def parser() -> argparse.ArgumentParser:
     cells.add_argument("--study", help="only this study")
     cells.add_argument("--format", choices=("table", "csv", "json"), default="table")
     cells.add_argument("--width", type=int, help="columns of the table (default: the terminal's)")
+    missing = commands.add_parser("sync", help="file in MLflow the records that it lacks; may be called again")
+    missing.add_argument("path", type=Path, help="an output directory")
+    missing.add_argument(
+        "--uri", help="the store that the study was to use (default: the SQLite file in the directory)"
+    )
     return top
 
 

@@ -20,7 +20,7 @@ from experiments.errors import ConfigError
 from experiments.gpu import gpus
 from experiments.machine import available_cores, load_average, lock_file, split_cores
 from experiments.ports import HOST, free_port
-from experiments.tracking import open_tracker
+from experiments.store import open_shelf
 from gates.verdict import INVALID, OK
 
 if TYPE_CHECKING:
@@ -93,8 +93,11 @@ def _lock(plan: Plan) -> Check:
 
 
 def _tracking(plan: Plan) -> Check:
+    tracking = plan.study.tracking
+    if not tracking.enabled:
+        return "tracking", True, "switched off"
     try:
-        open_tracker(plan.study, len(plan.cells))
+        open_shelf(Path(plan.study.output_dir), plan.study.study, tracking.uri)
     except ConfigError as error:
         return "tracking", False, str(error)
-    return "tracking", True, plan.study.tracking.uri or "SQLite in output_dir"
+    return "tracking", True, tracking.uri or "SQLite in output_dir"

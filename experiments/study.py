@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-from typing import TYPE_CHECKING
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from experiments import cell, preview, summary
-from experiments.errors import ConfigError, Interrupted
-from experiments.interrupts import interruptible
+from experiments.errors import ConfigError, Interrupted, StorageError
+from experiments.interrupts import ignore
 from experiments.machine import Cores, available_cores, split_cores
 from experiments.measurement import Baseline
+from experiments.plan import Invocation
 from experiments.preparation import change_between, prepare
 from experiments.progress import Stages
-from experiments.record import FILE, attempts, new_attempt, read
+from experiments.record import FILE, attempts, new_attempt, now, read
 from experiments.tracking import open_tracker
 from gates.evidence import CellEvidence
 from gates.validity import Ruler
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from omegaconf import DictConfig
@@ -32,6 +34,24 @@ if TYPE_CHECKING:
     from experiments.preparation import Plan, Prepared
     from experiments.spec import CellSpec
     from experiments.tracking import Tracker, Untracked
+
+
+@dataclass(frozen=True, kw_only=True)
+class Course:
+    """A plan on its way: what it takes over and what it measures itself."""
+
+    plan: Plan
+    taken_over: Mapping[str, Path]
+    """Valid attempts of an earlier call, by cell."""
+    invocation: Invocation
+    tracker: Tracker | Untracked
+
+
+@dataclass(frozen=True)
+class Outcome:
+    attempts: list[Path] = field(default_factory=list)
+    untracked: list[Path] = field(default_factory=list)
+    """Those that the tracking store did not take."""
 
 
 def main(configs: Sequence[DictConfig]) -> int:
@@ -42,57 +62,76 @@ def main(configs: Sequence[DictConfig]) -> int:
             return preview.dry_run(plans)
         if any(plan.study.preflight for plan in plans):
             return preview.preflight(plans)
-        trackers = [open_tracker(plan.study, len(plan.cells)) for plan in plans]
+        courses = [chart(plan) for plan in plans]
     except ConfigError as error:
         return summary.refuse(error)
-    done: list[Path] = []
-    with interruptible():
-        try:
-            for plan, tracker in zip(plans, trackers, strict=True):
-                run_plan(plan, tracker, done)
-        except Interrupted as interrupt:
-            print(f"interrupted by {interrupt}: server stopped, record written", file=sys.stderr)
-    return summary.conclude([(read(attempt), attempt / FILE) for attempt in done])
+    outcome, stopped = Outcome(), None
+    try:
+        for course in courses:
+            follow(course, outcome)
+    except Interrupted as interrupt:
+        stopped = f"interrupted by {interrupt}: server stopped, record written"
+    except StorageError as error:
+        stopped = f"stopped, for nothing can be recorded: {error}"
+    ignore()
+    records = [(read(attempt), attempt / FILE) for attempt in outcome.attempts]
+    return summary.conclude(records, untracked=outcome.untracked, stopped=stopped)
 
 
-def run_plan(plan: Plan, tracker: Tracker | Untracked, done: list[Path]) -> None:
-    """Append every cell's attempt to `done`. The first valid cell is the baseline of those behind it."""
+def chart(plan: Plan) -> Course:
+    """Nothing is started yet. Raises ConfigError for a tracking store that takes no writing."""
+    found = {item.cell.name: valid_attempt(plan, item) for item in plan.cells} if plan.study.resume else {}
+    taken_over = {name: attempt for name, attempt in found.items() if attempt}
+    invocation = Invocation(id=uuid.uuid4().hex[:12], cells=len(plan.cells) - len(taken_over), started_utc=now())
+    return Course(plan=plan, taken_over=taken_over, invocation=invocation, tracker=open_tracker(plan.study, invocation))
+
+
+def follow(course: Course, outcome: Outcome) -> None:
+    """The first cell that can be trusted is the baseline of those behind it. Raises Interrupted, StorageError."""
     baseline: tuple[CellSpec, Path] | None = None
-    with Stages(len(plan.cells)) as stages, tracker:
-        for item in plan.cells:
+    with Stages(len(course.plan.cells)) as stages, course.tracker:
+        for item in course.plan.cells:
             stages.cell(item.cell.name)
-            attempt = valid_attempt(plan, item) if plan.study.resume else None
-            if attempt is None:
-                attempt = new_attempt(plan.directory / item.cell.name)
-                done.append(attempt)
-                run_cell(begin(plan, item, attempt, baseline), stages, tracker)
-            else:
-                done.append(attempt)
+            if attempt := course.taken_over.get(item.cell.name):
+                outcome.attempts.append(attempt)
                 stages.say(f"taken over from {attempt}")
-            if baseline is None and read(attempt)["status"] == "valid":
+            else:
+                attempt = new_attempt(course.plan.directory / item.cell.name)
+                measure(course, begin(course, item, attempt, baseline), stages, outcome)
+            if baseline is None and is_trusted(read(attempt)):
                 baseline = item.cell.spec, attempt
 
 
-def run_cell(attempt: cell.Attempt, stages: Stages, tracker: Tracker | Untracked) -> None:
+def measure(course: Course, attempt: cell.Attempt, stages: Stages, outcome: Outcome) -> None:
     try:
         cell.run(attempt, stages)
     finally:  # an interrupted cell has a record as well
-        tracker.log(read(attempt.directory), attempt.directory)
+        if (attempt.directory / FILE).exists():
+            outcome.attempts.append(attempt.directory)
+            if not course.tracker.log(attempt.directory):
+                outcome.untracked.append(attempt.directory / FILE)
 
 
-def begin(plan: Plan, item: Prepared, directory: Path, baseline: tuple[CellSpec, Path] | None) -> cell.Attempt:
+def is_trusted(record: dict[str, Any]) -> bool:
+    """Valid and not rejected."""
+    return record["verdict"] not in (None, "reject")
+
+
+def begin(course: Course, item: Prepared, directory: Path, baseline: tuple[CellSpec, Path] | None) -> cell.Attempt:
+    study = course.plan.study
     cores = Cores()
-    if plan.study.machine.pin_cores:
+    if study.machine.pin_cores:
         cores = split_cores(available_cores(), item.cell.spec.engine.num_threads)
         os.sched_setaffinity(0, cores.client or available_cores())
     return cell.Attempt(
         cell=item.cell,
-        study=plan.study.study,
+        study=study.study,
+        invocation=course.invocation,
         identity=item.identity,
         directory=directory,
         data=item.data,
         cores=cores,
-        lock=plan.study.machine.lock,
+        lock=study.machine.lock,
         baseline=load_baseline(*baseline, item.cell.spec) if baseline else None,
         golden=item.golden,
     )

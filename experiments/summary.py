@@ -15,7 +15,7 @@ from rich.console import Console
 from analysis.compare import compare
 from analysis.records import row
 from analysis.render import to_table
-from gates.verdict import CONFIGURATION, Verdict, exit_code
+from gates.verdict import CONFIGURATION, INVALID, Verdict, exit_code
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,25 +35,47 @@ FIGURES = (
 )
 
 
-def conclude(records: Sequence[tuple[dict[str, Any], Path]]) -> int:
-    """Print table and JSON line of these records; returns the exit code."""
-    code = exit_code([Verdict(**{key: record[key] for key in ("status", "verdict", "rule", "reason")})
-                      for record, _ in records])  # fmt: skip
+def conclude(
+    records: Sequence[tuple[dict[str, Any], Path]], *, untracked: Sequence[Path] = (), stopped: str | None = None
+) -> int:
+    """Print table and JSON line of these records; returns the exit code.
+
+    `untracked`: records that the tracking store lacks. `stopped`: why the cells behind these were not begun.
+    """
+    verdicts = [
+        Verdict(**{key: record[key] for key in ("status", "verdict", "rule", "reason")}) for record, _ in records
+    ]
+    code = INVALID if stopped else exit_code(verdicts)
     if records:
         table = pd.DataFrame([row(record, str(path)) for record, path in records])
         to_table(compare(table), Console(width=WIDTH))
     for record, path in records:
         if record["failure"] and record["failure"]["log_tail"]:
             print(f"\n{record['name']}: the log's end ({path})\n{record['failure']['log_tail']}", file=sys.stderr)
-    print_line({"cells": [cell(record, path) for record, path in records], "decisions": decisions(records)}, code)
+    if untracked:
+        print("\nnot in the tracking store; `python -m analysis sync OUTPUT_DIR [--uri URI]` files", file=sys.stderr)
+        print(*untracked, sep="\n", file=sys.stderr)
+    if stopped:
+        print(f"\n{stopped}", file=sys.stderr)
+    remarks = {"error": stopped, "untracked": [str(path) for path in untracked]}
+    content = {"cells": [cell(record, path) for record, path in records], "decisions": decisions(records)}
+    print_line(content | {key: value for key, value in remarks.items() if value}, code)
     return code
 
 
-def refuse(error: ConfigError | None) -> int:
-    """A configuration error, Hydra's own included (which Hydra has already explained on stderr)."""
-    if error is not None:
-        print(f"configuration error: {error}", file=sys.stderr)
-    print_line({"cells": [], "decisions": [], "error": str(error) if error else "composition failed"}, CONFIGURATION)
+def refuse(error: ConfigError) -> int:
+    print(f"configuration error: {error}", file=sys.stderr)
+    return _refused(str(error))
+
+
+def refuse_composition(error: BaseException | None) -> int:
+    """Hydra has explained it on stderr; the line for programs says the same without its advice on stack traces."""
+    lines = f"{error}\n{error.__cause__ or ''}".splitlines() if error else ["Hydra refused the command line"]
+    return _refused("; ".join(dict.fromkeys(line.strip() for line in lines if line.strip())))
+
+
+def _refused(error: str) -> int:
+    print_line({"cells": [], "decisions": [], "error": error}, CONFIGURATION)
     return CONFIGURATION
 
 

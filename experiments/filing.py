@@ -1,0 +1,119 @@
+"""One record as one run in MLflow: what it says there, and filing it once.
+
+The writer during a study and `python -m analysis sync` after it both go through here, and every value, times included,
+comes from the record, so that it makes no difference who filed it. The surprise: a run is there only when it has ended.
+One that was begun and not ended lost its writer, and is replaced.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+from experiments.record import FILE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from mlflow.entities import Run
+    from mlflow.tracking import MlflowClient
+
+METRICS = {
+    "tpot/mean_ms": "mean_tpot_ms",
+    "tpot/median_ms": "median_tpot_ms",
+    "step/derived_ms": "step_ms",
+    "step/server_ms": "server_step_ms",
+    "spec/accept_length": "accept_length",
+    "spec/accept_length_request_mean": "accept_length_request_mean",
+    "ttft/mean_ms": "mean_ttft_ms",
+    "ttft/median_ms": "median_ttft_ms",
+    "throughput/output_tok_s": "output_tok_s",
+    "throughput/peak_tok_s": "peak_tok_s",
+}
+TASK_METRICS = ("accuracy", "invalid", "stop_rate", "truncation_rate")
+GATE_VALUES = {"pass": 1.0, "fail": 0.0}
+"""Other states of a gate are no number and stay in the tags."""
+
+FILES = ("spec.yaml", FILE, "command.txt", "bench.jsonl", "requests.jsonl", "task.jsonl")
+TAGS = ("name", "identity", "status", "verdict", "rule", "role", "baseline", "attempt")
+KEY = "record_sha256"
+PARENT_KEY = "invocation"
+PARENT = "mlflow.parentRunId"
+
+
+class Shelf:
+    """The runs of one study in an open store."""
+
+    def __init__(self, client: MlflowClient, experiment: str) -> None:
+        self._client = client
+        self._experiment = experiment
+
+    def parent(self, study: str, invocation: Mapping[str, Any]) -> str:
+        """The run that stands for one call of run.py; made if it is not there."""
+        if found := self._search(f"tags.{PARENT_KEY} = '{invocation['id']}'"):
+            return str(found[0].info.run_id)
+        tags = {PARENT_KEY: invocation["id"], "cells": str(invocation["cells"])}
+        start = milliseconds(invocation["started_utc"])
+        return str(self._client.create_run(self._experiment, start, tags, study).info.run_id)
+
+    def file(self, parent: str, attempt: Path) -> bool:
+        """The attempt's record below its parent; False if it has been there."""
+        text = (attempt / FILE).read_bytes()
+        key = hashlib.sha256(text).hexdigest()
+        for run in self._search(f"tags.{KEY} = '{key}'"):
+            if run.info.end_time is not None:
+                return False
+            self._client.delete_run(run.info.run_id)
+        self._write(parent, key, json.loads(text), attempt)
+        return True
+
+    def end(self, parent: str, invocation: Mapping[str, Any]) -> None:
+        """Finished if every cell that was to be measured is valid, and ended when the last one did."""
+        children = self._search(f"tags.`{PARENT}` = '{parent}'")
+        valid = sum(child.info.status == "FINISHED" for child in children)
+        ends = [child.info.end_time for child in children if child.info.end_time is not None]
+        status = "FINISHED" if valid == invocation["cells"] else "FAILED"
+        self._client.set_terminated(parent, status, max(ends, default=milliseconds(invocation["started_utc"])))
+
+    def _write(self, parent: str, key: str, record: dict[str, Any], attempt: Path) -> None:
+        from mlflow.entities import Metric, Param, RunTag  # noqa: PLC0415 - seconds of imports
+
+        begun, ended = (milliseconds(record[stamp] or record["started_utc"]) for stamp in ("started_utc", "ended_utc"))
+        created = self._client.create_run(self._experiment, begun, {PARENT: parent, KEY: key}, record["name"])
+        run = created.info.run_id
+        self._client.log_batch(
+            run,
+            metrics=[Metric(name, value, ended, 0) for name, value in metrics(record).items()],
+            params=[Param(name, str(value)) for name, value in record["axes"].items()],
+            tags=[RunTag(name, str(value)) for name, value in tags(record).items()],
+        )
+        for name in FILES:
+            if (attempt / name).exists():
+                self._client.log_artifact(run, str(attempt / name))
+        self._client.set_terminated(run, "FINISHED" if record["status"] == "valid" else "FAILED", ended)
+
+    def _search(self, query: str) -> list[Run]:
+        return [*self._client.search_runs([self._experiment], query)]
+
+
+def metrics(record: Mapping[str, Any]) -> dict[str, float]:
+    """Slash names and numbers of one record."""
+    measured, task = record["metrics"] or {}, record["task"] or {}
+    values = {name: measured.get(key) for name, key in METRICS.items()}
+    values |= {f"task/{task.get('name')}_{key}": task.get(key) for key in TASK_METRICS}
+    values |= {f"gate/{name}": GATE_VALUES.get(gate["status"]) for name, gate in record["gates"].items()}
+    return {name: float(value) for name, value in values.items() if value is not None}
+
+
+def tags(record: Mapping[str, Any]) -> dict[str, Any]:
+    values = {key: record[key] for key in TAGS} | {"git_commit": record["environment"]["git_commit"]}
+    values |= {"failure": (record["failure"] or {}).get("class")}
+    values |= {f"gate.{name}": gate["status"] for name, gate in record["gates"].items()}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def milliseconds(stamp: str) -> int:
+    return int(dt.datetime.fromisoformat(stamp).timestamp() * 1000)
