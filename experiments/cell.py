@@ -1,20 +1,23 @@
 """One attempt at one cell, from its directory to its record. Whatever happens inside, a record comes out.
 
-The surprise: `run` raises only when the driver itself is told to stop, and even then the record is written first. Every
-other failure is a value: `status: invalid` with class, phase, message and the log's end.
+The surprise: `run` raises only when the driver itself is told to stop, and even then the record is written first, or
+when the disk takes no record. Every other failure is a value: `status: invalid` with class, phase, message and the
+log's end.
 """
 
 from __future__ import annotations
 
 import time
-import traceback
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf
 
 from experiments import environment
-from experiments.errors import CellError, Interrupted
+from experiments.claim import claimed
+from experiments.errors import StorageError
+from experiments.failure import failed, unfinished
+from experiments.interrupts import shielded
 from experiments.machine import measurement_lock
 from experiments.measurement import measure_cell
 from experiments.record import FILE, SCHEMA, now, number, write_json
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
     from experiments.findings import Findings
     from experiments.machine import Cores
     from experiments.measurement import Baseline
-    from experiments.plan import Cell
+    from experiments.plan import Cell, Invocation
     from experiments.progress import Stages
     from experiments.workloads import Data
     from gates.evidence import Missing
@@ -39,6 +42,7 @@ class Attempt:
 
     cell: Cell
     study: str
+    invocation: Invocation
     identity: str
     directory: Path
     data: Data
@@ -49,20 +53,40 @@ class Attempt:
 
 
 def run(attempt: Attempt, stages: Stages) -> None:
-    """Leaves a record in the attempt's directory. Raises Interrupted only."""
+    """Leaves a record in the attempt's directory. Raises Interrupted and StorageError only."""
     started = time.monotonic()
     opened = opening(attempt)
+    stop: BaseException | None = None
+    try:
+        with claimed(attempt.directory) as claim:
+            stages.follow(claim.note)
+            try:
+                open_files(attempt, opened)
+                closing = conclusion(attempt, measure_locked(attempt, stages))
+            except BaseException as error:  # noqa: BLE001 - a failure is a record
+                closing = failed(error, stages.name, attempt.directory)
+                stop = None if isinstance(error, Exception) else error
+            claim.give_room()
+            with shielded():
+                close(attempt.directory, opened, closing, {"stages": stages.seconds(), **ending(started)})
+    except OSError as error:
+        raise StorageError(f"no record of {attempt.cell.name} in {attempt.directory}: {error}") from error
+    if stop:
+        raise stop
+
+
+def open_files(attempt: Attempt, opened: dict[str, Any]) -> None:
     write_json(attempt.directory / FILE, opened)
     (attempt.directory / "spec.yaml").write_text(OmegaConf.to_yaml(asdict(attempt.cell.spec)))
     write_json(attempt.directory / "environment.json", environment.capture() | {"cores": asdict(attempt.cores)})
+
+
+def close(directory: Path, opened: dict[str, Any], closing: dict[str, Any], end: dict[str, Any]) -> None:
+    """The record, whole; if that is too much for the disk, a failure's, which is short. Raises OSError."""
     try:
-        closing = conclusion(attempt, measure_locked(attempt, stages))
-    except BaseException as error:
-        write_json(attempt.directory / FILE, opened | failure(error, stages.name) | ending(started))
-        if not isinstance(error, Exception):
-            raise
-    else:
-        write_json(attempt.directory / FILE, opened | closing | ending(started))
+        write_json(directory / FILE, opened | closing | end)
+    except OSError as error:
+        write_json(directory / FILE, opened | failed(error, "record", directory) | end)
 
 
 def measure_locked(attempt: Attempt, stages: Stages) -> Findings:
@@ -83,13 +107,14 @@ def opening(attempt: Attempt) -> dict[str, Any]:
         "name": attempt.cell.name,
         "study": attempt.study,
         "attempt": number(attempt.directory),
+        "invocation": asdict(attempt.invocation),
         "identity": attempt.identity,
         "status": "invalid",
-        "failure": {"class": "Unfinished", "phase": "start", "message": "the driver ended first", "log_tail": ""},
+        "failure": unfinished(),
         "role": "candidate" if baseline else "baseline",
         "baseline": baseline.name if baseline else None,
         "verdict": None,
-        "rule": None,
+        "rule": "infrastructure",
         "reason": "unfinished",
         "change": change(baseline),
         "axes": attempt.cell.axes,
@@ -103,6 +128,7 @@ def opening(attempt: Attempt) -> dict[str, Any]:
         "started_utc": now(),
         "ended_utc": None,
         "duration_s": None,
+        "stages": {},
     }
 
 
@@ -141,22 +167,6 @@ def conclusion(attempt: Attempt, findings: Findings) -> dict[str, Any]:
 
 def gate_entry(gate: dict[str, Any]) -> dict[str, Any]:
     return {key: gate[key] for key in ("status", "required", "reason", "evidence")}
-
-
-def failure(error: BaseException, phase: str) -> dict[str, Any]:
-    """A failure's part of the record; one that nobody foresaw carries its traceback as the log's end."""
-    match error:
-        case CellError():
-            tail = error.log_tail
-        case Interrupted():
-            tail = ""
-        case _:
-            tail = "".join(traceback.format_exception(error))
-    return {
-        "failure": {"class": type(error).__name__, "phase": phase, "message": str(error), "log_tail": tail},
-        "rule": "infrastructure",
-        "reason": f"{phase}: {error}",
-    }
 
 
 def ending(started: float) -> dict[str, Any]:

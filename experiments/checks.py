@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from experiments import limits, plan
 from experiments.engine import PROGRAMS
 from experiments.errors import ConfigError
 from ling_runtime.config import ConfigError as ModelConfigError
@@ -109,6 +110,10 @@ def _check_numbers(cell: CellSpec) -> None:
     for key, (value, least) in smallest.items():
         if value < least:
             raise ConfigError(key, f"{value} is too small; allowed: {least} and more")
+    flat = plan.flat(cell)
+    for key in limits.KEYS.values():
+        if flat[key] <= 0:
+            raise ConfigError(key, f"{flat[key]:g} is no limit; allowed: seconds above 0")
     if (load.input_len is None) != (load.dataset_name == "sharegpt"):
         raise ConfigError("workload.input_len", "needed for dataset_name=random and random-ids, and only there")
 

@@ -1,12 +1,30 @@
-"""The ways a run can go wrong, each with the exit code it leads to (decisions, section 5).
+"""The ways a run can go wrong, each with the exit code it leads to (decisions, section 5) or the class of its failure.
 
-The surprise: none of them crosses a cell's border. A configuration error ends the program before anything starts; every
-other one becomes the `failure` of a record, and the next cell runs.
+The surprise: only three kinds cross a cell's border. A configuration error ends the program before anything starts, a
+stopping signal and a disk that takes no record end it where it is; every other one becomes the `failure` of a record
+(failure.py), and the next cell runs.
 """
 
 from __future__ import annotations
 
 import signal
+from typing import ClassVar, Literal
+
+FailureClass = Literal[
+    "unfinished",
+    "interrupted",
+    "launch",
+    "server_died",
+    "out_of_memory",
+    "timeout",
+    "protocol",
+    "client",
+    "measurement",
+    "cleanup",
+    "storage",
+    "program",
+]
+"""All there are; failure.py says what each means."""
 
 
 class ConfigError(ValueError):
@@ -19,6 +37,8 @@ class ConfigError(ValueError):
 class CellError(RuntimeError):
     """One cell cannot be measured: its record is invalid, exit 3."""
 
+    class_: ClassVar[FailureClass] = "program"
+
     def __init__(self, message: str, log_tail: str = "") -> None:
         super().__init__(message)
         self.log_tail = log_tail
@@ -27,13 +47,55 @@ class CellError(RuntimeError):
 class LaunchError(CellError):
     """The server did not come up as the one we asked for."""
 
+    class_ = "launch"
+
+
+class ServerDied(CellError):  # noqa: N818 - says what happened
+    """The server ended while it was in use."""
+
+    class_ = "server_died"
+
+
+class OutOfMemory(CellError):  # noqa: N818
+    """Server or load client ran out of memory, the machine's or a device's."""
+
+    class_ = "out_of_memory"
+
+
+class PhaseTimeout(CellError):  # noqa: N818
+    """A phase passed its limit. The message names the phase and the key that sets the limit."""
+
+    class_ = "timeout"
+
+
+class EngineError(CellError):
+    """A living server refused, or answered what the protocol does not allow."""
+
+    class_ = "protocol"
+
 
 class ClientError(CellError):
     """The load client failed or left no usable result."""
 
+    class_ = "client"
+
 
 class MeasurementError(CellError):
     """The numbers are there and cannot be right, or were not measured on what was asked for."""
+
+    class_ = "measurement"
+
+
+class CleanupError(CellError):
+    """What the cell started did not go, or its GPU memory did not come back."""
+
+    class_ = "cleanup"
+
+
+class StorageError(CellError):
+    """A record could not be written. What was there before is whole; nothing further can be recorded: exit 3."""
+
+    class_ = "storage"
 
 
 class Interrupted(BaseException):

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import time
 
-from experiments.errors import CellError
+from experiments.errors import CleanupError
 
 FIELDS = (
     "index",
@@ -44,9 +44,9 @@ def used_mib() -> dict[str, int]:
 
 
 def wait_for_memory(before: dict[str, int], timeout_s: float = RETURN_TIMEOUT_S) -> None:
-    """Until every GPU uses no more than it did `before` (and a little). Raises CellError."""
+    """Until every GPU uses no more than it did `before` (and a little). Raises CleanupError."""
     deadline = time.monotonic() + timeout_s
     while held := {index: used for index, used in used_mib().items() if used > before.get(index, 0) + SLACK_MIB}:
         if time.monotonic() > deadline:
-            raise CellError(f"GPU memory did not come back within {timeout_s:g} s: MiB in use {held}, before {before}")
+            raise CleanupError(f"GPU memory did not come back in {timeout_s:g} s: MiB in use {held}, before {before}")
         time.sleep(POLL_S)

@@ -1,7 +1,7 @@
 """TERM, HUP and INT to the driver become one exception, once.
 
-The surprise: from the first signal on, further ones are ignored, so that nobody's impatience interrupts the clean-up. A
-KILL needs no handler here: the supervisors' pipes close.
+The surprise: from the first signal on, further ones are ignored and no phase's limit counts any more, so that nobody's
+impatience interrupts the clean-up. A KILL needs no handler here: the supervisors' pipes close.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from experiments.errors import Interrupted
+from experiments.limits import disarm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +32,23 @@ def interruptible() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _interrupt(number: int, _frame: object) -> None:
+@contextlib.contextmanager
+def shielded() -> Iterator[None]:
+    """Inside, a stopping signal waits: for what must be whole, and is short."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def ignore() -> None:
+    """From now on: everything has stopped, and only the summary is left to say."""
     for stopping in STOPPING:
         signal.signal(stopping, signal.SIG_IGN)
+
+
+def _interrupt(number: int, _frame: object) -> None:
+    ignore()
+    disarm()
     raise Interrupted(number)

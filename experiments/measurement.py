@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from experiments import ruler, workloads
 from experiments.clients import bench_serving
 from experiments.clients.bench_serving import BenchClient
-from experiments.clients.generate import ProtocolError
 from experiments.findings import Findings, Load, derive, flags, inactive, prove_activation
 from experiments.gpu import gpus
+from experiments.limits import within
 from experiments.machine import LoadMeter, load_average
 from experiments.record import write_lines
 from experiments.server import Server
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from experiments.limits import Phase
     from experiments.machine import Cores
     from experiments.progress import Stages
     from experiments.spec import CellSpec
@@ -56,7 +57,7 @@ def measure_cell(
     golden: Reference | Missing,
     stages: Stages,
 ) -> Findings:
-    """Everything the cell's server can tell, and the server stopped again. Raises CellError, ProtocolError."""
+    """Everything the cell's server can tell, and the server stopped again. Raises CellError."""
     stages.enter("launch")
     with (
         Server(spec, log=attempt / "server.log", cores=cores.server) as server,
@@ -64,22 +65,22 @@ def measure_cell(
     ):
         write_commands(attempt / "command.txt", spec, server, data)
         server.wait_ready(spec.engine.ready_timeout_s)
-        with blaming(server):
+        with server.blamed():
             load = run_load(spec, data, server, client, stages)
             metrics = derive(spec, load)
             score, answers = run_task(spec, data, server, attempt, stages)
             accept = Accept(length=metrics.accept_length, source=metrics.accept_source)
-            stages.enter("gates")
-            results, evidence = gates.apply(
-                spec,
-                baseline.change if baseline else None,
-                server.client,
-                baseline=baseline.evidence if baseline else None,
-                accept=accept,
-                task=answers,
-                dataset=data.dataset,
-                golden=golden,
-            )
+            with phase(stages, "gates", spec.gate.timeout_s):
+                results, evidence = gates.apply(
+                    spec,
+                    baseline.change if baseline else None,
+                    server.client,
+                    baseline=baseline.evidence if baseline else None,
+                    accept=accept,
+                    task=answers,
+                    dataset=data.dataset,
+                    golden=golden,
+                )
             if any(result.status == "not_run" for result in results):
                 server.blame()
         stages.enter("stop")
@@ -101,12 +102,12 @@ def measure_cell(
 
 
 def run_load(spec: CellSpec, data: Data, server: Server, client: BenchClient, stages: Stages) -> Load:
-    stages.enter("warm-up")
-    workloads.warm_up(server.client, data.warmup, spec.workload.input_len)
-    server.client.flush_cache()
-    stages.enter("bench", spec.workload.num_prompts)
-    before, meter = load_average(), LoadMeter()
-    result = client.run(server, stages.advance)
+    with phase(stages, "warm-up", spec.workload.warmup_timeout_s):
+        workloads.warm_up(server.client, data.warmup, spec.workload.input_len)
+        server.client.flush_cache()
+    with phase(stages, "bench", spec.workload.timeout_s, spec.workload.num_prompts):
+        before, meter = load_average(), LoadMeter()
+        result = client.run(server, stages.advance)
     machine = {"load_average": before, "foreign_cores": round(meter.foreign_cores(), 3), "gpus": gpus()}
     return Load(result=result, info=server.client.server_info(), machine=machine)
 
@@ -116,8 +117,8 @@ def run_task(
 ) -> tuple[gsm8k.Score | None, TaskAnswers | None]:
     if spec.task.name == "none":
         return None, None
-    stages.enter("task", spec.task.num_questions)
-    score, answers = gsm8k.run(server.client, data.task_rows, spec.task, stages.advance)
+    with phase(stages, "task", spec.task.timeout_s, spec.task.num_questions):
+        score, answers = gsm8k.run(server.client, data.task_rows, spec.task, stages.advance)
     write_lines(attempt / "task.jsonl", [asdict(answer) for answer in answers])
     assert data.task_sha256 is not None
     return score, TaskAnswers(
@@ -137,10 +138,8 @@ def write_commands(path: Path, spec: CellSpec, server: Server, data: Data) -> No
 
 
 @contextlib.contextmanager
-def blaming(server: Server) -> Iterator[None]:
-    """A call that failed because the server died is the server's failure, with its log's end."""
-    try:
+def phase(stages: Stages, name: Phase, seconds: float, total: int | None = None) -> Iterator[None]:
+    """A stage with a limit. Raises PhaseTimeout."""
+    stages.enter(name, total)
+    with within(name, seconds):
         yield
-    except ProtocolError:
-        server.blame()
-        raise

@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from experiments import limits
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -24,6 +26,9 @@ UNNAMED = ("speculation.", "change.")
 PATHS = ("model.path", "model.tokenizer_path", "workload.dataset_path", "task.data_path")
 """Where things lie on this machine; identity hashes their contents instead."""
 
+LIMITS = tuple(limits.KEYS.values())
+"""They decide whether there is a result and not which."""
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -31,6 +36,16 @@ class Cell:
     spec: CellSpec
     axes: dict[str, Any]
     """Dotted keys that vary inside the plan, with this cell's values."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Invocation:
+    """One call of run.py for one study; its records belong together, also where a tracking store has lost them."""
+
+    id: str
+    cells: int
+    """To be measured; those taken over from an earlier call belong to that."""
+    started_utc: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +87,7 @@ def label(speculation: SpeculationSpec) -> str:
 
 def identity(spec: CellSpec, inputs: Inputs) -> str:
     """Hash of all that a valid record of this cell depends on; equal on any machine of the same hardware class."""
-    values = {key: value for key, value in flat(spec).items() if key not in PATHS}
+    values = {key: value for key, value in flat(spec).items() if key not in (*PATHS, *LIMITS)}
     text = json.dumps([values, asdict(inputs)], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -12,7 +12,8 @@ import sys
 from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
-from experiments import supervisor
+from experiments import memory, supervisor
+from experiments.errors import CleanupError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +25,12 @@ if TYPE_CHECKING:
 GRACE_S = 4.0
 """Between TERM and KILL. Client and server one after the other must be gone 10 s after a signal to the driver."""
 
+REAP_S = 10.0
+"""Between KILL and the end of all that was killed; only what the kernel holds on to takes longer."""
+
 TAIL_LINES = 30
+LOG_END_BYTES = 256 * 2**10
+"""What is looked through for an allocator's message, which stands above the traces of all that failed after it."""
 
 
 class Supervised:
@@ -33,6 +39,7 @@ class Supervised:
     def __init__(self, process: subprocess.Popen[str], log: Path, grace_s: float) -> None:
         self._process = process
         self._grace_s = grace_s
+        self._kernel_kills = memory.kernel_kills()
         self.log = log
 
     @classmethod
@@ -74,15 +81,29 @@ class Supervised:
         return self._returncode
 
     def stop(self) -> int:
-        """Stop the child and everything below it; returns its return code (minus the signal that ended it)."""
+        """Stop the child and all below it; returns its code (minus the signal that ended it). Raises CleanupError."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait(self._grace_s + 10.0)
+        try:
+            self._process.wait(self._grace_s + REAP_S)
+        except subprocess.TimeoutExpired as error:
+            problem = f"what runs below supervisor {self._process.pid} cannot be stopped"
+            raise CleanupError(problem, self.tail()) from error
         return self._returncode
 
     def tail(self, lines: int = TAIL_LINES) -> str:
         """The end of the child's log."""
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+        return "\n".join(self._log_end().splitlines()[-lines:])
+
+    def memory_ran_out(self) -> str | None:
+        """What says that this child, alive or ended, ran out of memory; None if nothing does."""
+        said = memory.exhausted(self._log_end())
+        return said or (None if self.alive() else memory.killed_by_kernel(self._returncode, self._kernel_kills))
+
+    def _log_end(self) -> str:
+        with self.log.open("rb") as content:
+            content.seek(max(0, self.log.stat().st_size - LOG_END_BYTES))
+            return content.read().decode(errors="replace")
 
     @cached_property
     def _returncode(self) -> int:

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
 
@@ -33,6 +34,9 @@ class Stages:
             disable=not sys.stderr.isatty(),
         )
         self._bar: TaskID | None = None
+        self._seconds: dict[str, float] = {}
+        self._entered = self._start
+        self._note: Callable[[str], None] | None = None
         self.name = "start"
 
     def __enter__(self) -> Self:
@@ -47,11 +51,29 @@ class Stages:
     def cell(self, name: str) -> None:
         self._begun += 1
         self._cell = f"[{self._begun}/{self._cells}] {name}"
-        self._start = time.monotonic()
+        self._start = self._entered = time.monotonic()
+        self._seconds = {}
+        self._note = None
+        self.name = "start"
+
+    def follow(self, note: Callable[[str], None]) -> None:
+        """`note` is told every further stage of this cell."""
+        self._note = note
+
+    def seconds(self) -> dict[str, float]:
+        """What each stage of the cell took, up to now."""
+        return {name: round(value, 3) for name, value in {**self._seconds, self.name: self._lasted()}.items()}
+
+    def _lasted(self) -> float:
+        return self._seconds.get(self.name, 0.0) + time.monotonic() - self._entered
 
     def enter(self, name: str, total: int | None = None) -> None:
         """The next stage; `total` steps of it are announced by `advance`."""
+        self._seconds[self.name] = self._lasted()
+        self._entered = time.monotonic()
         self.name = name
+        if self._note:
+            self._note(name)
         self.say(name + (f" ({total})" if total else ""))
         if self._bar is not None:
             self._bars.remove_task(self._bar)

@@ -6,6 +6,7 @@ cell ends, so a driver that is killed leaves an honest record behind and never h
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
 import os
@@ -13,16 +14,24 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from experiments.errors import StorageError
+
 SCHEMA = 1
 FILE = "record.json"
 
 
 def new_attempt(cell_directory: Path) -> Path:
-    """A fresh directory attempt-<k>, k one above the highest there."""
-    cell_directory.mkdir(parents=True, exist_ok=True)
-    attempt = cell_directory / f"attempt-{1 + max((number(path) for path in attempts(cell_directory)), default=0)}"
-    attempt.mkdir()
-    return attempt
+    """A fresh directory attempt-<k>, k one above the highest there. Raises StorageError."""
+    try:
+        cell_directory.mkdir(parents=True, exist_ok=True)
+        while True:
+            highest = max((number(path) for path in attempts(cell_directory)), default=0)
+            attempt = cell_directory / f"attempt-{highest + 1}"
+            with contextlib.suppress(FileExistsError):  # another driver was faster
+                attempt.mkdir()
+                return attempt
+    except OSError as error:
+        raise StorageError(f"no directory for an attempt: {error}") from error
 
 
 def attempts(cell_directory: Path) -> list[Path]:
@@ -36,13 +45,18 @@ def number(attempt: Path) -> int:
 
 def write_atomically(path: Path, text: str) -> None:
     """All of `text` or what was there before, also across a power cut."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    with os.fdopen(handle, "w") as out:
-        out.write(text)
-        out.flush()
-        os.fsync(out.fileno())
-    Path(temporary).chmod(0o644)
-    Path(temporary).replace(path)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "w") as out:
+            out.write(text)
+            out.flush()
+            os.fsync(out.fileno())
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
     directory = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(directory)

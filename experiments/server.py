@@ -11,17 +11,18 @@ import contextlib
 import subprocess
 import time
 import uuid
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 from experiments.clients.generate import GenerateClient, ProtocolError
 from experiments.engine import server_command
-from experiments.errors import LaunchError
+from experiments.errors import CellError, EngineError, LaunchError, OutOfMemory, PhaseTimeout, ServerDied
 from experiments.gpu import used_mib, wait_for_memory
+from experiments.limits import within
 from experiments.ports import HOST, free_port
 from experiments.process import Supervised
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -57,39 +58,60 @@ class Server:
             wait_for_memory(self._gpu_mib)
 
     def wait_ready(self, timeout_s: float) -> float:
-        """Seconds until the first generation. Raises LaunchError with the log's end."""
+        """Seconds until the first generation. Raises LaunchError, OutOfMemory, PhaseTimeout, with the log's end."""
         start = time.monotonic()
-        problem = ""
-        while time.monotonic() - start < timeout_s:
-            if not self.process.alive():
-                code = self.process.stop()
-                raise LaunchError(f"the server ended with code {code} before it was ready", self.process.tail())
-            problem = self._problem(timeout_s - (time.monotonic() - start))
-            if not problem:
-                return time.monotonic() - start
-            time.sleep(POLL_S)
-        raise LaunchError(f"the server was not ready after {timeout_s:g} s; last: {problem}", self.process.tail())
+        problem = "no answer"
+        try:
+            with within("launch", timeout_s):
+                while True:
+                    if not self.process.alive():
+                        self._died(LaunchError, "before it was ready")
+                    problem = self._problem()
+                    if not problem:
+                        return time.monotonic() - start
+                    time.sleep(POLL_S)
+        except PhaseTimeout as error:
+            raise PhaseTimeout(f"{error}; last: {problem}", self.process.tail()) from error
 
     def check_alive(self) -> None:
+        """Raises ServerDied or OutOfMemory."""
         if not self.process.alive():
-            code = self.process.stop()
-            raise LaunchError(f"the server ended with code {code} while it was in use", self.process.tail())
+            self._died(ServerDied, "while it was in use")
+
+    @contextlib.contextmanager
+    def blamed(self) -> Iterator[None]:
+        """A failure inside that is the server's own is raised as that, and any other with the end of its log."""
+        try:
+            yield
+        except (CellError, ProtocolError) as error:
+            self.blame()
+            if isinstance(error, CellError) and error.log_tail:
+                raise
+            kind = type(error) if isinstance(error, CellError) else EngineError
+            raise kind(str(error), self.process.tail()) from error
 
     def blame(self) -> None:
-        """After a failed call: raise LaunchError if it failed because the server died."""
+        """After a failed call: raise ServerDied or OutOfMemory if that is why it failed."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(DEATH_NOTICE_S)
         self.check_alive()
+        if said := self.process.memory_ran_out():
+            raise OutOfMemory(f"the server ran out of memory while it was in use: {said}", self.process.tail())
 
-    def _problem(self, left_s: float) -> str:
+    def _died(self, kind: type[CellError], when: str) -> NoReturn:
+        code = self.process.stop()
+        if said := self.process.memory_ran_out():
+            raise OutOfMemory(f"the server ran out of memory {when} (code {code}): {said}", self.process.tail())
+        raise kind(f"the server ended with code {code} {when}", self.process.tail())
+
+    def _problem(self) -> str:
         """Why the server is not ready yet; empty when it is."""
         try:
-            with GenerateClient(self.url, timeout_s=min(PROBE_TIMEOUT_S, left_s)) as probe:
+            with GenerateClient(self.url, timeout_s=PROBE_TIMEOUT_S) as probe:
                 names = probe.models()
             if names != [self.name]:
                 raise LaunchError(f"{self.url} answers as {names}, not as {self.name}", self.process.tail())
-            with GenerateClient(self.url, timeout_s=left_s) as probe:
-                tokens = probe.generate(text="1", max_new_tokens=1, ignore_eos=True).completion_tokens
+            tokens = self.client.generate(text="1", max_new_tokens=1, ignore_eos=True).completion_tokens
         except ProtocolError as error:
             return str(error)
         return "" if tokens == 1 else f"asked for one token, got {tokens}"

@@ -27,6 +27,7 @@ class EngineSpec:
     extra_args: tuple[str, ...] = ()
     """Appended verbatim."""
     ready_timeout_s: float = 120.0
+    """Limit of launch. A limit decides whether there is a result and not which, so no identity depends on it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +71,9 @@ class WorkloadSpec:
     num_shots: int = 5
     """Worked examples before each generated question."""
     seed: int = 1
+    warmup_timeout_s: float = 600.0
     timeout_s: float = 3600.0
+    """Limit of the benchmark."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +88,7 @@ class TaskSpec:
     floor: float | None = None
     seed: int = 2
     """Of the generated questions."""
+    timeout_s: float = 7200.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +98,7 @@ class GateSpec:
     parity_tokens: int = 256
     pollution_requests: int = 4
     near_tie: float | None = None
+    timeout_s: float = 3600.0
     golden: str | None = None
     """Record that a cell without a baseline is held against; None: the one that ships for its model, if any."""
 

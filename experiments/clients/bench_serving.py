@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from experiments.command import Command
 from experiments.engine import child_env
-from experiments.errors import ClientError, ConfigError
+from experiments.errors import ClientError, ConfigError, OutOfMemory
 from experiments.process import Supervised
 
 if TYPE_CHECKING:
@@ -108,7 +108,6 @@ class BenchClient:
     def __init__(self, cell: CellSpec, *, url: str, dataset: Path, directory: Path, cores: Sequence[int] = ()) -> None:
         self._directory = directory
         self._asked = cell.workload.num_prompts
-        self._timeout_s = cell.workload.timeout_s
         self.command = command(cell, url=url, dataset=dataset, directory=directory)
         self.process = Supervised.start(self.command, log=directory / "bench.log", cores=cores)
 
@@ -121,20 +120,19 @@ class BenchClient:
         self.process.stop()
 
     def run(self, server: Server, answered: Callable[[int], None]) -> BenchResult:
-        """Open the gate and wait; `answered(n)` after n more. Raises ClientError, or LaunchError if the server died."""
+        """Open the gate and wait; `answered(n)` after n more. Raises ClientError, OutOfMemory or ServerDied."""
         (self._directory / "go").touch()
-        deadline = time.monotonic() + self._timeout_s
         seen = 0
         while self.process.alive():
             if (done := self._answered()) > seen:
                 answered(done - seen)
                 seen = done
             server.check_alive()
-            if time.monotonic() > deadline:
-                raise ClientError(f"the load client did not end within {self._timeout_s:g} s", self.process.tail())
             time.sleep(POLL_S)
         server.check_alive()
         if code := self.process.stop():
+            if said := self.process.memory_ran_out():
+                raise OutOfMemory(f"the load client ran out of memory (code {code}): {said}", self.process.tail())
             raise ClientError(f"the load client ended with code {code}", self.process.tail())
         (self._directory / "go").unlink()
         return self._result()

@@ -11,8 +11,10 @@ import pytest
 
 from experiments import workloads
 from experiments.clients.bench_serving import BenchClient, check_installed, command
-from experiments.errors import ClientError, ConfigError, LaunchError
+from experiments.errors import ClientError, ConfigError, PhaseTimeout, ServerDied
+from experiments.limits import within
 from experiments.server import Server
+from tests.experiments.driver import fake_command
 from tests.fakes import language
 
 if TYPE_CHECKING:
@@ -78,14 +80,15 @@ def fast_client(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest)
 @pytest.mark.parametrize(
     ("fault", "error", "message"),
     [
-        ("errors_after_ready", ClientError, "completed; first: .*500"),
-        ("die_mid_stream", LaunchError, "code -9 while it was in use"),
+        ("errors", ClientError, "completed; first: .*500"),
+        ("die_mid_stream", ServerDied, "code -9 while it was in use"),
     ],
 )
 def test_failed_requests_are_a_failed_run(
     make_cell: Callable[..., CellSpec], tmp_path: Path, fault: str, error: type[Exception], message: str
 ) -> None:
-    cell = make_cell(fault)
+    cell = make_cell()
+    cell = replace(cell, engine=replace(cell.engine, command=fake_command(fault, fault_from=4)))
     cell = replace(cell, workload=replace(cell.workload, num_prompts=6))
     with pytest.raises(error, match=message):
         bench(cell, tmp_path)
@@ -95,9 +98,9 @@ def test_failed_requests_are_a_failed_run(
 def test_a_client_that_hangs_is_stopped(make_cell: Callable[..., CellSpec], tmp_path: Path) -> None:
     cell = make_cell()
     slow = replace(cell.engine, command=(*cell.engine.command, "--step-ms", "2000"))
-    cell = replace(cell, engine=slow, workload=replace(cell.workload, timeout_s=2.0))
-    with pytest.raises(ClientError, match="did not end within 2 s"):
-        bench(cell, tmp_path)
+    limit = r"bench did not end within 2 s \(workload.timeout_s\)"
+    with pytest.raises(PhaseTimeout, match=limit), within("bench", 2.0):
+        bench(replace(cell, engine=slow), tmp_path)
 
 
 def test_a_client_that_is_missing_names_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:

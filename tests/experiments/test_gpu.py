@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from experiments import gpu
-from experiments.errors import CellError
+from experiments.errors import CleanupError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,5 +51,5 @@ def test_memory_that_comes_back_is_waited_for(report: Callable[..., None], monke
 def test_memory_that_does_not_is_an_error(report: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "POLL_S", 0.01)
     report(10, 9000)
-    with pytest.raises(CellError, match=r"did not come back within 0\.1 s: MiB in use \{'1': 9000\}"):
+    with pytest.raises(CleanupError, match=r"did not come back in 0\.1 s: MiB in use \{'1': 9000\}"):
         gpu.wait_for_memory({"0": 10, "1": 10}, timeout_s=0.1)

@@ -9,8 +9,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest import driver_env, fake_command, small
-from processes import MARK, marked, wait_gone
+
+from tests.experiments.driver import driver_env, fake_command, small
+from tests.experiments.processes import MARK, marked, wait_gone
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,7 +67,7 @@ def test_a_signal_in_mid_benchmark(
     assert marked(str(tmp_path)) == []
     record = read(tmp_path)
     assert record["status"] == "invalid"
-    assert record["failure"] == {"class": "Interrupted", "phase": "bench", "message": number.name, "log_tail": ""}
+    assert record["failure"] == {"class": "interrupted", "phase": "bench", "message": number.name, "log_tail": ""}
     assert process.returncode == 3
     line = json.loads(out.splitlines()[-1])
     assert [cell["status"] for cell in line["cells"]] == ["invalid"], "the second cell is not begun"
@@ -81,7 +82,7 @@ def test_a_second_signal_does_not_disturb_the_first(
     time.sleep(0.5)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=12.0)
-    assert (process.returncode, read(tmp_path)["failure"]["class"]) == (3, "Interrupted")
+    assert (process.returncode, read(tmp_path)["failure"]["class"]) == (3, "interrupted")
     assert marked(str(tmp_path)) == []
 
 
@@ -94,4 +95,4 @@ def test_a_killed_driver_leaves_no_process_and_an_unfinished_record(
     process.communicate()
     assert wait_gone(str(tmp_path), 10.0) == []
     record = read(tmp_path)
-    assert (record["status"], record["failure"]["class"]) == ("invalid", "Unfinished")
+    assert (record["status"], record["failure"]["class"]) == ("invalid", "unfinished")

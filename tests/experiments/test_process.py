@@ -11,10 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
-from processes import MARK, marked, wait_gone
 
 from experiments.command import Command
 from experiments.process import Supervised
+from tests.experiments.processes import MARK, marked, wait_gone
 
 pytestmark = pytest.mark.process
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import MARK, marked
 
 from experiments.clients.generate import GenerateClient, ProtocolError
-from experiments.errors import LaunchError
+from experiments.errors import CellError, LaunchError, OutOfMemory, PhaseTimeout, ServerDied
 from experiments.ports import HOST, free_port, is_closed
 from experiments.server import Server
+from tests.experiments.processes import MARK, marked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from experiments.spec import CellSpec
 
 pytestmark = pytest.mark.process
+
+LATE = r"launch did not end within 1 s \(engine.ready_timeout_s\); last: "
 
 
 def test_ready_means_a_generation_under_our_name(make_cell: Callable[..., CellSpec], tmp_path: Path) -> None:
@@ -42,21 +44,23 @@ def test_a_late_server_is_waited_for(make_cell: Callable[..., CellSpec], tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("fault", "message", "tail"),
+    ("fault", "kind", "message", "tail"),
     [
-        ("die_at_start", "ended with code 7 before it was ready", "out of memory"),
-        ("other_name", "answers as \\['somebody-else'\\], not as tiny-", "fake engine ready"),
-        ("errors", "not ready after 1 s; last: .*HTTP 500.*on purpose", "fake engine ready"),
-        ("hang", "not ready after 1 s; last: .*Timeout", "fake engine ready"),
-        ("wrong_counts", "not ready after 1 s; last: .*1 output_ids but completion_tokens = 2", "fake engine ready"),
-        ("zero_tokens", "not ready after 1 s; last: asked for one token, got 0", "fake engine ready"),
+        ("die_at_start", LaunchError, "ended with code 7 before it was ready", "on purpose"),
+        ("no_memory_at_start", OutOfMemory, "memory before it was ready .*DefaultCPUAllocator", "can't allocate"),
+        ("other_name", LaunchError, "answers as \\['somebody-else'\\], not as tiny-", "fake engine ready"),
+        ("errors", PhaseTimeout, f"{LATE}.*HTTP 500.*on purpose", "fake engine ready"),
+        ("hang", PhaseTimeout, LATE, "fake engine ready"),
+        ("stall", PhaseTimeout, LATE, "fake engine ready"),
+        ("wrong_counts", PhaseTimeout, f"{LATE}.*1 output_ids but completion_tokens = 2", "fake engine ready"),
+        ("zero_tokens", PhaseTimeout, f"{LATE}asked for one token, got 0", "fake engine ready"),
     ],
 )
 def test_a_server_that_never_serves_fails_with_its_log_s_end(
-    make_cell: Callable[..., CellSpec], tmp_path: Path, fault: str, message: str, tail: str
+    make_cell: Callable[..., CellSpec], tmp_path: Path, fault: str, kind: type[CellError], message: str, tail: str
 ) -> None:
     with Server(make_cell(fault), log=tmp_path / "log") as server:
-        with pytest.raises(LaunchError, match=message) as caught:
+        with pytest.raises(kind, match=message) as caught:
             server.wait_ready(1.0)
         assert tail in caught.value.log_tail
 
@@ -68,7 +72,7 @@ def test_a_server_that_died_is_blamed_for_failed_calls(make_cell: Callable[..., 
             server.client.generate(text="x", max_new_tokens=8, stream=True)
         with pytest.raises(ProtocolError):
             server.client.generate(text="x", max_new_tokens=8, stream=True)
-        with pytest.raises(LaunchError, match="code -9 while it was in use") as caught:
+        with pytest.raises(ServerDied, match="code -9 while it was in use") as caught:
             server.blame()
         assert "on purpose" in caught.value.log_tail
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest import Run, fake_command, small, start
 
+from tests.experiments.driver import Run, fake_command, small, start
 from tests.fakes import language
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.process
 RECORD_KEYS = {
     "schema", "name", "study", "attempt", "identity", "status", "failure", "role", "baseline", "verdict", "rule",
     "reason", "change", "axes", "metrics", "task", "gates", "activation", "ruler", "flags", "environment",
-    "started_utc", "ended_utc", "duration_s",
+    "started_utc", "ended_utc", "duration_s", "invocation", "stages",
 }  # fmt: skip
 FILES = {
     "spec.yaml", "command.txt", "server.log", "bench.log", "bench.jsonl", "requests.jsonl", "gate.json",

@@ -21,8 +21,12 @@ import language
 FAULTS = {
     "late": "answers only after half a second",
     "hang": "listens and never answers",
-    "errors": "every generation is HTTP 500",
-    "errors_after_ready": "HTTP 500 after the fourth generation",
+    "errors": "generations are HTTP 500",
+    "stall": "generations never end",
+    "die": "kills itself in a generation",
+    "eat_memory": "takes memory in a generation until the kernel kills it",
+    "no_cuda_memory": "generations are HTTP 500, with CUDA's words in the log",
+    "no_memory_at_start": "exits with the words of PyTorch's allocator",
     "die_at_start": "prints a message and exits with 7",
     "die_mid_stream": "kills itself in the third streamed answer",
     "drop_mid_stream": "closes streams after two chunks and lives on",
@@ -40,6 +44,13 @@ FAULTS = {
     "grandchild": "starts a grandchild in a session of its own",
 }
 
+IN_ANSWERS = ("errors", "stall", "die", "eat_memory", "no_cuda_memory", "zero_tokens", "wrong_counts")
+"""Those that begin with generation number `--fault-from`."""
+
+NO_MEMORY = "RuntimeError: [enforce fail at alloc_cpu.cpp:121] . DefaultCPUAllocator: can't allocate memory: you tried"
+NO_CUDA_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of"
+MOST_MEMORY_MIB = 512
+
 
 class Engine:
     def __init__(self, options: argparse.Namespace) -> None:
@@ -54,7 +65,8 @@ class Engine:
         return self.options.speculative_num_draft_tokens if asked else 1
 
     def has(self, fault: str) -> bool:
-        return fault in self.options.fault
+        begun = fault not in IN_ANSWERS or self.generations >= self.options.fault_from
+        return begun and fault in self.options.fault
 
     def flush(self) -> None:
         self.polluted = False
@@ -165,7 +177,8 @@ class Handler(BaseHTTPRequestHandler):
     def generate(self, body: dict[str, Any]) -> None:
         engine = self.engine
         engine.generations += 1
-        if engine.has("errors") or (engine.has("errors_after_ready") and engine.generations > 4):
+        disturb(engine)
+        if engine.has("errors") or engine.has("no_cuda_memory"):
             self.send({"error": "the fake fails on purpose"}, 500)
             return
         if engine.has("zero_tokens"):
@@ -218,6 +231,19 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
 
+def disturb(engine: Engine) -> None:
+    """What happens to a generation, or to the whole server, before there is an answer."""
+    if engine.has("stall"):
+        time.sleep(3600)
+    if engine.has("no_cuda_memory"):
+        print(NO_CUDA_MEMORY, flush=True)
+    if engine.has("die"):
+        signal.raise_signal(signal.SIGKILL)
+    if engine.has("eat_memory"):
+        eaten = [b"x" * 2**20 for _ in range(MOST_MEMORY_MIB)]
+        sys.exit(f"{len(eaten)} MiB, and nobody killed us")
+
+
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model-path", required=True)
@@ -236,6 +262,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--num-threads", type=int, default=1)
     parser.add_argument("--kernel", action="append", default=[])
     parser.add_argument("--fault", action="append", default=[], choices=sorted(FAULTS))
+    parser.add_argument("--fault-from", type=int, default=1)
     parser.add_argument("--step-ms", type=float, default=0.2)
     return parser.parse_args(argv)
 
@@ -244,8 +271,10 @@ def main() -> None:
     options = arguments()
     engine = Engine(options)
     if engine.has("die_at_start"):
-        print("the fake dies at start on purpose: out of memory", flush=True)
+        print("the fake dies at start on purpose", flush=True)
         sys.exit(7)
+    if engine.has("no_memory_at_start"):
+        sys.exit(NO_MEMORY)
     if engine.has("ignore_term"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if engine.has("grandchild"):
