@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import hydra
 
 from experiments import composition, schema
+from experiments.errors import Interrupted
+from experiments.interrupts import interruptible
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -26,11 +28,21 @@ def compose(config: DictConfig) -> None:
 
 def main() -> int:
     try:
-        compose()
-    except SystemExit as stop:  # Hydra's own way out: --help, or an error that it has explained on stderr
+        with interruptible():
+            return run()
+    except Interrupted as interrupt:
         from experiments import summary  # noqa: PLC0415 - seconds of imports that --help need not wait for
 
-        return summary.refuse(None) if stop.code else 0
+        return summary.conclude([], stopped=f"interrupted by {interrupt} before anything started")
+
+
+def run() -> int:
+    try:
+        compose()
+    except SystemExit as stop:  # Hydra's own way out: --help, or an error that it has explained on stderr
+        from experiments import summary  # noqa: PLC0415 - as above
+
+        return summary.refuse_composition(stop.__context__) if stop.code else 0
     if not configs:  # --cfg, --info
         return 0
     from experiments import study  # noqa: PLC0415 - as above

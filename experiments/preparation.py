@@ -7,7 +7,8 @@ of a sweep is found before the first one runs.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,13 +20,16 @@ from experiments.errors import ConfigError
 from gates.change import Change, ChangeError, classify
 from gates.evidence import Missing
 from gates.golden import GoldenError, Reference, reference
+from gates.prompts import gate_prompts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from omegaconf import DictConfig
 
-    from experiments.spec import CellSpec, StudySpec
+    from experiments.spec import CellSpec, GateSpec, StudySpec
+
+STUDY = r"[A-Za-z0-9_+-][A-Za-z0-9_.+-]*"
 
 
 @dataclass(frozen=True)
@@ -53,14 +57,18 @@ def prepare(configs: Sequence[DictConfig]) -> Iterator[Plan]:
     composed = [convert(config) for config in configs]
     for study, group in itertools.groupby(composed, key=lambda one: one.study):
         cells = plan.expand([checked(one.cell) for one in group])
+        check_study(study)
         for candidate in cells[1:]:
             change_between(cells[0].spec, candidate.spec)
+        if len(cells) == 1:
+            change_between(plain(cells[0].spec), cells[0].spec)
         golden = golden_of(cells[0].spec) if len(cells) == 1 else Missing("no baseline")
         yield Plan(study, tuple(with_data(cell, study, golden) for cell in cells))
 
 
 def with_data(cell: plan.Cell, study: StudySpec, golden: Reference | Missing) -> Prepared:
     data = workloads.prepare(cell.spec, Path(study.output_dir) / "data")
+    check_prompts(cell.spec.gate, data)
     machine = environment.capture()
     inputs = plan.Inputs(
         commit=environment.source(machine),
@@ -71,6 +79,24 @@ def with_data(cell: plan.Cell, study: StudySpec, golden: Reference | Missing) ->
         hardware=environment.hardware_class(machine),
     )
     return Prepared(cell, data, plan.identity(cell.spec, inputs), golden)
+
+
+def check_study(study: StudySpec) -> None:
+    if not re.fullmatch(STUDY, study.study):
+        raise ConfigError("study", f"{study.study!r} cannot name a directory; allowed: letters, digits and any of _.+-")
+
+
+def check_prompts(gate: GateSpec, data: workloads.Data) -> None:
+    """The gates would find that out behind launch and benchmark."""
+    try:
+        gate_prompts(gate.parity_prompts, data.dataset)
+    except ValueError as error:
+        raise ConfigError("gate.parity_prompts", str(error)) from error
+
+
+def plain(cell: CellSpec) -> CellSpec:
+    """What a single cell's declaration speaks of: the cell without the settings that may round."""
+    return replace(cell, kernels={}, env={}, engine=replace(cell.engine, extra_args=()))
 
 
 def golden_of(cell: CellSpec) -> Reference | Missing:

@@ -8,8 +8,9 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from conftest import ROOT, Run
-from processes import MARK, marked
+
+from tests.experiments.driver import ROOT, Run
+from tests.experiments.processes import MARK, marked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
