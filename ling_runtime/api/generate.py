@@ -58,6 +58,9 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "custom_logit_processor": ("",),
 }
 
+MAX_RID = 256
+"""Characters: every chunk of a stream repeats it."""
+
 Prompt = str | list[int]
 
 
@@ -147,6 +150,6 @@ def _per_prompt(key: str, value: Any, count: int) -> list[Any]:
 
 
 def _request_id(value: object) -> str | None:
-    if value is not None and not isinstance(value, str):
-        raise Refusal("request: rid must be a string", param="rid")
+    if value is not None and not (isinstance(value, str) and len(value) <= MAX_RID):
+        raise Refusal(f"request: rid must be a string of at most {MAX_RID} characters", param="rid")
     return value

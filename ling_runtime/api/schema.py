@@ -102,14 +102,14 @@ class Bodies:
     model: str
 
     def generate(self) -> Schema:
-        params = self._sampling()
+        params, rid = self._sampling(), STRING | {"maxLength": generate.MAX_RID}
         prompts = {
             "text": any_of(PROMPT, array(PROMPT, **BATCH), NULL),
             "input_ids": any_of(self._ids(), array(self._ids(), **BATCH), NULL),
         }
         rest = {
             "sampling_params": any_of(params, array(any_of(params, NULL)), NULL),
-            "rid": any_of(array(STRING), STRING),
+            "rid": any_of(array(rid), rid),
             "stream": BOOLEAN,
             "return_logprob": BOOLEAN,
             "top_logprobs_num": integer(0, self.vocab_size),

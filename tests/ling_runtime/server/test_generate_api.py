@@ -210,6 +210,7 @@ def test_a_list_of_prompts_gives_a_list_of_answers(generate: Any) -> None:
         ({"text": "x", "sampling_params": {"stop": ["half \ud83d"]}}, "stop must be Unicode text"),
         ({"text": "x", "sampling_params": {"n": True}}, "n=True is not supported here; allowed: None or 1"),
         ({"text": "x", "half \ud83d": 1}, "unknown key"),
+        ({"text": "x", "rid": "r" * 257}, "rid must be a string of at most 256 characters"),
         ({"text": "x", "lora_path": "long" * 1000}, r"lora_path='long.{40,80}' is not supported"),
         ({"text": "x", "stream": nested(300)}, r"stream must be a boolean, got list \[\["),
     ],

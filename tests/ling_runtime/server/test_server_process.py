@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
+from tests.ling_runtime.soak.gauges import cpu_ms
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -111,6 +113,20 @@ def test_a_port_in_use_ends_with_two(start: Any) -> None:
         process, line = start("--port", str(taken.getsockname()[1]))
         assert process.wait(10) == 2
     assert line == ""
+
+
+def test_a_streamed_token_costs_the_server_little(start: Any) -> None:
+    """Processor time beside the executor's, which here only sleeps; 0.17 ms where this was written."""
+    process, line = start("--speculative-algorithm", "NEXTN")
+    body = {"text": "x", "stream": True, "sampling_params": {"max_new_tokens": 1500, "ignore_eos": True}}
+    httpx.post(f"{url_of(line)}/generate", json=body)
+    httpx.post(f"{url_of(line)}/flush_cache").raise_for_status()
+    before = cpu_ms(process.pid)
+    httpx.post(f"{url_of(line)}/generate", json=body)
+    spent = cpu_ms(process.pid) - before
+    steps = httpx.get(f"{url_of(line)}/server_info").json()["steps"]["count"]
+    assert steps > 300
+    assert spent / steps < 0.7
 
 
 def test_an_idle_server_ends_at_once(start: Any) -> None:

@@ -46,9 +46,9 @@ def read(url: str, pid: int, began: float) -> Reading:
     held = unreturned(url)
     httpx.post(f"{url}/flush_cache", params={"timeout": 10}).raise_for_status()
     rss, descriptors, threads = process.memory_info().rss / 2**20, process.num_fds(), process.num_threads()
-    cpu = _cpu_ms(pid)
+    cpu = cpu_ms(pid)
     answers = _together(url)
-    cpu = _cpu_ms(pid) - cpu
+    cpu = cpu_ms(pid) - cpu
     steps = httpx.get(f"{url}/server_info").json()["steps"]
     return Reading(
         at_s=time.monotonic() - began,
@@ -99,7 +99,7 @@ def _together(url: str) -> tuple[tuple[int, ...], ...]:
         return tuple(pool.map(ask, CANARIES))
 
 
-def _cpu_ms(pid: int) -> float:
-    """Of all threads that live, from the scheduler's nanosecond counts."""
+def cpu_ms(pid: int) -> float:
+    """Processor time of all threads that live, from the scheduler's nanosecond counts."""
     tasks = Path(f"/proc/{pid}/task")
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks.iterdir()) / 1e6
