@@ -93,7 +93,7 @@ class ModelConfig:
             _require(name, len(getattr(self, name)), (self.num_hidden_layers,), what="length")
         _require("router_dtype", self.router_dtype, ("fp32", "bf16"))
         _require("num_nextn_predict_layers", self.num_nextn_predict_layers, (0, 1))
-        if self.num_experts % self.n_group or self.topk_group > self.n_group:
+        if self.n_group < 1 or self.num_experts % self.n_group or self.topk_group > self.n_group:
             raise ConfigError(f"n_group={self.n_group}: must divide num_experts, topk_group at most n_group")
         if self.num_experts_per_tok > self.topk_group * (self.num_experts // self.n_group):
             raise ConfigError(f"num_experts_per_tok={self.num_experts_per_tok}: exceeds those of topk_group groups")
@@ -110,8 +110,10 @@ class ModelConfig:
             raise ConfigError(f"model path {str(path)!r}: no config.json there; expected a local checkpoint directory")
         try:
             raw = json.loads(file.read_text())
-        except json.JSONDecodeError as error:
+        except ValueError as error:  # bytes that are no text included
             raise ConfigError(f"{file}: not JSON ({error})") from error
+        if not isinstance(raw, dict):
+            raise ConfigError(f"{file}: not a JSON object")
         return cls.from_dict(raw)
 
     @classmethod

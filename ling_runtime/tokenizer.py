@@ -41,7 +41,10 @@ class Tokenizer:
         file = directory / "tokenizer.json"
         if not file.is_file():
             raise ConfigError(f"tokenizer path {str(directory)!r}: no tokenizer.json there")
-        backend = tokenizers.Tokenizer.from_file(str(file))
+        try:
+            backend = tokenizers.Tokenizer.from_file(str(file))
+        except Exception as error:  # the library raises nothing narrower
+            raise ConfigError(f"{file}: not a tokenizer ({error})") from error
         if not isinstance(backend.decoder, tokenizers.decoders.ByteLevel):
             raise ConfigError(f"{file}: decoder {type(backend.decoder).__name__} not supported; allowed: ByteLevel")
         backend.no_truncation()
@@ -100,5 +103,13 @@ def _eos_ids(directory: Path, settings: dict[str, Any], backend: tokenizers.Toke
 
 
 def _json(file: Path) -> dict[str, Any]:
-    """A JSON object, empty when there is no such file."""
-    return dict(json.loads(file.read_text())) if file.is_file() else {}
+    """A JSON object, empty when there is no such file. Raises ConfigError."""
+    if not file.is_file():
+        return {}
+    try:
+        raw = json.loads(file.read_text())
+    except ValueError as error:
+        raise ConfigError(f"{file}: not JSON ({error})") from error
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{file}: not a JSON object")
+    return raw

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from ling_runtime.config import ConfigError, ModelConfig
@@ -145,7 +145,7 @@ def unshard(spec: TensorSpec, parts: Sequence[Tensor]) -> Tensor:
 def load(path: str | Path, specs: Mapping[str, TensorSpec], *, rank: int = 0, size: int = 1) -> dict[str, Tensor]:
     """Read and shard every tensor of `specs` from the safetensors files under `path`.
 
-    Raises ConfigError naming what is missing, of a wrong shape, or stored by nobody's name.
+    Raises ConfigError naming what is missing, unreadable, of a wrong shape, or stored by nobody's name.
     """
     tensors: dict[str, Tensor] = {}
     surplus: list[str] = []
@@ -193,9 +193,12 @@ def _stored(path: Path) -> Iterator[tuple[str, Tensor]]:
     if not files:
         raise ConfigError(f"model path {str(path)!r}: no *.safetensors there")
     for file in files:
-        with safe_open(file, framework="pt") as handle:
-            for name in handle.keys():  # noqa: SIM118 - the handle is no mapping
-                yield name, handle.get_tensor(name)
+        try:
+            with safe_open(file, framework="pt") as handle:
+                for name in handle.keys():  # noqa: SIM118 - the handle is no mapping
+                    yield name, handle.get_tensor(name)
+        except (SafetensorError, OSError) as error:
+            raise ConfigError(f"{file}: cannot be read ({error})") from error
 
 
 def _ignored(name: str) -> bool:

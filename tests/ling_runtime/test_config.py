@@ -47,6 +47,7 @@ def test_zero_limits_mean_no_clamp_and_the_draft_layer_has_none(small_config: Mo
         ("router_dtype", "fp8"),
         ("kda_lower_bound", -12.0),
         ("n_group", 3),
+        ("n_group", 0),
         ("num_experts_per_tok", 5),
         ("expert_swiglu_limit_list", [1.0]),
         ("quantization_config", {"bits": 4}),
@@ -75,9 +76,10 @@ def test_unknown_key_is_logged_by_name(small_json: dict[str, Any], caplog: pytes
 def test_paths_that_are_no_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no config\.json"):
         ModelConfig.from_pretrained(tmp_path / "nothing")
-    (tmp_path / "config.json").write_text("{")
-    with pytest.raises(ConfigError, match="not JSON"):
-        ModelConfig.from_pretrained(tmp_path)
+    for content, message in ((b"{", "not JSON"), (b"\xff\xfe", "not JSON"), (b"[]", "not a JSON object")):
+        (tmp_path / "config.json").write_bytes(content)
+        with pytest.raises(ConfigError, match=message):
+            ModelConfig.from_pretrained(tmp_path)
 
 
 def test_rope_parameters_spelling_and_yarn_scales(small_json: dict[str, Any], tmp_path: Path) -> None:

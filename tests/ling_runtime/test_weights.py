@@ -123,6 +123,17 @@ def test_loading_names_what_is_wrong(
         load(tmp_path, specs)
 
 
+@pytest.mark.parametrize("kept", [0, 1000])
+def test_a_truncated_file_is_named(
+    small_config: ModelConfig, small_tensors: dict[str, Tensor], tmp_path: Path, kept: int
+) -> None:
+    save(tmp_path, small_tensors, small_config)
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:kept])
+    with pytest.raises(ConfigError, match=r"model\.safetensors: cannot be read"):
+        load(tmp_path, tensor_specs(small_config))
+
+
 def test_alias_and_vestiges_load(small_config: ModelConfig, small_tensors: dict[str, Tensor], tmp_path: Path) -> None:
     stored = {n.replace("expert_bias", "e_score_correction_bias"): t for n, t in small_tensors.items()}
     stored["model.layers.1.attention.rotary_emb.inv_freq"] = torch.zeros(4)

@@ -53,6 +53,14 @@ def test_a_tokenizer_that_is_not_byte_level_is_refused(copy: Path) -> None:
         Tokenizer.from_pretrained(copy)
 
 
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "generation_config.json"])
+@pytest.mark.parametrize("content", [b"{", b"[1]", b"\xff\xfe"])
+def test_a_broken_file_is_named(copy: Path, name: str, content: bytes) -> None:
+    (copy / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=name):
+        Tokenizer.from_pretrained(copy)
+
+
 def test_a_directory_without_tokenizer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no tokenizer\.json"):
         Tokenizer.from_pretrained(tmp_path)
