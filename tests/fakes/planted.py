@@ -18,7 +18,7 @@ from ling_runtime.memory.latent import LatentPool
 from ling_runtime.memory.recurrent import RecurrentPool
 from ling_runtime.model.ling import Ling
 from ling_runtime.ops.moe import combine
-from ling_runtime.ops.registry import variant
+from ling_runtime.ops.registry import Kernels, variant
 from ling_runtime.request import Stop
 from ling_runtime.speculation import sampling
 from ling_runtime.speculation.nextn import NextnProposer
@@ -193,6 +193,12 @@ def one_bit(_: float) -> None:
         return (combine(out, weights).view(torch.int32) ^ 1).view(torch.float32)
 
 
+def kernel_ignored(_: float) -> None:
+    """The variants that were asked for are forgotten, and the references run."""
+    initialise = Kernels.__init__
+    Kernels.__init__ = lambda self, selection=None: initialise(self)
+
+
 def near_ties_flip(margin: float) -> None:
     """What rounding does to greedy decoding: a best logit that leads by less than `margin` comes second."""
     logits = Ling.logits
@@ -251,6 +257,7 @@ FAULTS: dict[str, Callable[[float], None]] = {
         leaked_seed,
         swapped_tokens,
         one_bit,
+        kernel_ignored,
         near_ties_flip,
         jitter,
         worse_target,

@@ -104,3 +104,17 @@ def test_a_single_real_run_meets_the_shipped_golden_record(tmp_path, fault, gate
     (cell,) = run.line["cells"]
     assert record_of(cell)["rule"] == (f"gate:{gate}" if gate else "golden")
     assert run.code == (1 if gate else 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("fault", "code", "status"), [("none", 0, "valid"), ("kernel_ignored", 3, "invalid")])
+def test_a_variant_that_is_asked_for_and_does_not_run_is_invalid(tmp_path, fault, code, status):
+    build = ",".join(planted(fault))
+    cells = f"cells=[[],['kernels.moe_align=pair_axis','engine.command=[{build}]']]"
+    gate = ("gate.parity_prompts=2", "gate.parity_tokens=16")
+    run = start(small(tmp_path, CHECKPOINT, cells, "engine.command=[]", *REAL, *gate), tmp_path)
+    candidate = record_of(run.line["cells"][1])
+    assert (run.code, candidate["status"]) == (code, status)
+    if fault != "none":
+        assert candidate["rule"] == "inactive"
+        assert "kernels.moe_align=pair_axis was asked for; active: reference" in candidate["reason"]

@@ -1,0 +1,57 @@
+"""What a server says of itself becomes a cell; what it cannot say is not assumed."""
+
+from __future__ import annotations
+
+import pytest
+from fabricate import cell
+
+from experiments.clients.generate import ProtocolError
+from experiments.spec import SpeculationSpec
+from gates.attached import described, hardware
+from gates.hardware import UNKNOWN
+
+
+class Server:
+    """Answers two questions."""
+
+    def __init__(self, **info):
+        self.info = {"dtype": "bfloat16", "device": "cuda"} | info
+
+    def server_info(self):
+        return self.info
+
+    def model_info(self):
+        return {"model_path": "models/ling-flash", "tokenizer_path": "models/ling-flash"}
+
+
+def speculating(algorithm):
+    return Server(speculative_algorithm=algorithm, speculative_num_steps=3, speculative_num_draft_tokens=4)
+
+
+def test_engine_model_and_kernels_are_the_server_s():
+    rows = [{"operator": "router", "variant": "bf16"}, {"operator": "lm_head", "variant": "reference"}]
+    spec = described(Server(kernels=rows), cell(env={"A": "1"}), "attach")
+    assert (spec.engine.name, spec.engine.dtype, spec.engine.device) == ("attach", "bfloat16", "cuda")
+    assert (spec.model.name, spec.model.path) == ("ling-flash", "models/ling-flash")
+    assert (spec.kernels, spec.env) == ({"router": "bf16"}, {})
+
+
+@pytest.mark.parametrize("algorithm", ["NEXTN", "EAGLE"])
+def test_sglang_s_two_names_of_nextn_are_one(algorithm):
+    spec = described(speculating(algorithm), cell(), "sglang")
+    assert spec.speculation == SpeculationSpec(algorithm="nextn", num_steps=3, num_draft_tokens=4)
+    assert described(Server(), cell(), "sglang").speculation == SpeculationSpec()
+
+
+def test_speculation_that_the_gates_do_not_know_is_an_error():
+    with pytest.raises(ProtocolError, match="speculative_algorithm=STANDALONE"):
+        described(speculating("STANDALONE"), cell(), "attach")
+
+
+def test_nothing_is_known_of_the_hardware_behind_an_address():
+    assert hardware("http://10.0.0.7:30000", cell()) == UNKNOWN
+
+
+def test_a_server_on_this_machine_shares_its_hardware(monkeypatch):
+    monkeypatch.setattr("gates.attached.here", lambda device, env: (device, env))
+    assert hardware("http://127.0.0.1:30000", cell()) == ("cpu", {})
