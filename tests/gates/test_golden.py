@@ -166,4 +166,4 @@ def test_a_server_is_launched_for_a_spec_and_for_nothing_else(checkpoint, tmp_pa
     assert main(["check", *spec, fake("--fault", "other_tokens"), f"gate.golden={path}"]) == 1
     capsys.readouterr()
     assert main(["check", *spec, fake("--fault", "die_at_start"), f"gate.golden={path}"]) == 3
-    assert "out of memory" in last_line(capsys)["reason"]
+    assert "dies at start" in last_line(capsys)["reason"]
