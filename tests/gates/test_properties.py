@@ -15,7 +15,7 @@ from scipy.stats import binomtest
 
 from analysis.statistics import mcnemar_exact
 from gates import accept_drift, byte_parity, logit_digest, task_score
-from gates.applicability import GATES, TABLE, applicability
+from gates.applicability import GATES, TABLE, applicability, elsewhere
 from gates.change import STRENGTH, ChangeClass
 from gates.engine import EngineTraits
 from gates.evidence import Accept, CellEvidence, Status
@@ -64,9 +64,9 @@ def test_nothing_is_decided_for_speed_inside_the_floor(class_, run):
     assert decide(change(class_), results(), ab=wide).verdict == "inconclusive"
 
 
-@given(GATE_SETS, RUNS)
-def test_without_a_baseline_nothing_is_kept(gates, run):
-    assert decide(None, gates, ab=run).verdict in (None, "reject", "baseline")
+@given(GATE_SETS, RUNS, st.sampled_from([None, "ling_tiny"]))
+def test_without_a_baseline_nothing_is_kept(gates, run, golden):
+    assert decide(None, gates, ab=run, golden=golden).verdict in (None, "reject", "baseline")
 
 
 @given(st.lists(st.sampled_from(sorted(VERDICTS))), st.booleans())
@@ -81,6 +81,18 @@ def test_every_gate_has_a_need_and_a_reason_where_it_has_none(class_, ours, row_
     assert tuple(needs) == GATES
     assert all(need.reason for need in needs.values() if need.level == "not_applicable")
     assert needs["state_pollution"].required
+
+
+@given(CLASSES, st.booleans(), st.booleans(), st.booleans())
+def test_elsewhere_nothing_exact_binds_and_near_ties_bind_in_its_place(class_, ours, row_invariant, task):
+    needs = applicability(class_, EngineTraits(ours=ours, row_invariant=row_invariant), task=task, floor=None)
+    moved = elsewhere(needs)
+    exact = ("byte_parity", "logit_digest")
+    assert tuple(moved) == GATES
+    assert not any(moved[gate].required for gate in exact)
+    assert moved["lossless"].required == any(needs[gate].required for gate in (*exact, "lossless"))
+    rest = {gate: need for gate, need in moved.items() if gate not in (*exact, "lossless")}
+    assert rest == {gate: needs[gate] for gate in rest}
 
 
 def test_the_table_is_complete():
