@@ -6,7 +6,6 @@ of a sweep is found before the first one runs.
 
 from __future__ import annotations
 
-import itertools
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -54,10 +53,12 @@ class Plan:
 def prepare(configs: Sequence[DictConfig]) -> Iterator[Plan]:
     """One plan per study, in the order of first appearance. Raises ConfigError."""
     check_installed()
-    composed = [convert(config) for config in configs]
-    for study, group in itertools.groupby(composed, key=lambda one: one.study):
-        cells = plan.expand([checked(one.cell) for one in group])
+    studies: dict[StudySpec, list[CellSpec]] = {}
+    for one in map(convert, configs):
+        studies.setdefault(one.study, []).append(checked(one.cell))
+    for study, specs in studies.items():
         check_study(study)
+        cells = plan.expand(specs)
         for candidate in cells[1:]:
             change_between(cells[0].spec, candidate.spec)
         if len(cells) == 1:

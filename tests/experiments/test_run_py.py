@@ -75,6 +75,8 @@ def test_a_sweep_is_one_plan(run_py: Callable[..., Run]) -> None:
     assert shown.line["dry_run"] == ["nextn-1-2", "nextn-2-3", "nextn-3-4"]
     shown = run_py("dry_run=true", "speculation=none,nextn", "-m")
     assert shown.line["dry_run"] == ["none", "nextn-3-4"]
+    shown = run_py("dry_run=true", "speculation=none,nextn", "study=a,b", "-m")
+    assert shown.line["dry_run"] == ["none", "nextn-3-4"] * 2, "one plan a study, wherever Hydra puts its jobs"
 
 
 def test_a_preset_lists_linked_cells_and_takes_overrides(run_py: Callable[..., Run]) -> None:
