@@ -85,7 +85,10 @@ def measure_cell(
                 server.blame()
         stages.enter("stop")
     own = Ruler(
-        harness=ruler.harness(), dataset=data.dataset_sha256, prompt_order=ruler.prompt_order(load.result.requests)
+        harness=ruler.harness(),
+        dataset=data.dataset_sha256,
+        prompt_order=ruler.prompt_order(load.result.requests),
+        load=ruler.load(spec.workload),
     )
     faults = [*accept_faults(spec.speculation, accept), *(ruler_faults(baseline.ruler, own) if baseline else ())]
     return Findings(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from experiments.clients.bench_serving import RequestRow
+    from experiments.spec import WorkloadSpec
 
 OWN = (
     "experiments/clients/bench_serving.py",
@@ -44,6 +45,11 @@ def harness() -> str:
 
 def prompt_order(requests: Sequence[RequestRow]) -> str:
     return hashlib.sha256("\n".join(row.prompt_sha256 for row in requests).encode()).hexdigest()[:16]
+
+
+def load(workload: WorkloadSpec) -> str:
+    """What is asked of an engine besides the prompts; accept length and step time depend on it."""
+    return f"{workload.output_len} tokens a request, {workload.max_concurrency} at once"
 
 
 def model_revision(path: Path) -> str:

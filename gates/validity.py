@@ -29,11 +29,12 @@ class Fault:
 
 @dataclass(frozen=True, kw_only=True)
 class Ruler:
-    """Hashes of what measured a cell; arms measured by different rulers are not compared."""
+    """Hashes of what measured a cell, and the load in words; arms measured by different rulers are not compared."""
 
     harness: str
     dataset: str
     prompt_order: str
+    load: str
 
 
 def ruler_faults(baseline: Ruler, candidate: Ruler) -> Iterator[Fault]:

@@ -154,6 +154,13 @@ def test_resume_takes_over_what_is_valid_and_measures_the_rest(
     assert second.line["cells"][1]["verdict"] == "inconclusive"
 
 
+def test_cells_under_different_loads_get_no_verdict(run_py: Callable[..., Run]) -> None:
+    run = run_py("workload.output_len=16,32", "-m")
+    kept = record(run, 1)
+    assert (run.code, kept["verdict"], kept["rule"]) == (3, None, "ruler")
+    assert "load differs: baseline 16 tokens a request, 1 at once, candidate 32 tokens" in kept["reason"]
+
+
 def test_gates_switched_off_decide_nothing(run_py: Callable[..., Run]) -> None:
     run = run_py("speculation.num_steps=1,2", "gate=off", "-m")
     assert run.code == 0, run.err

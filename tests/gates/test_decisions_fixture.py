@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from math import log1p
 from pathlib import Path
 
@@ -233,8 +234,8 @@ def test_19_speculation_that_fell_back_to_none_is_invalid():
 
 
 def test_20_other_prompt_order_is_invalid():
-    ours = Ruler(harness="h", dataset="d", prompt_order="1")
-    faults = list(ruler_faults(ours, Ruler(harness="h", dataset="d", prompt_order="2")))
+    ours = Ruler(harness="h", dataset="d", prompt_order="1", load="l")
+    faults = list(ruler_faults(ours, replace(ours, prompt_order="2")))
     assert faults == [Fault("ruler", "prompt_order differs: baseline 1, candidate 2")]
     assert decide(change("same"), results(), faults=faults).status == "invalid"
 
