@@ -7,9 +7,12 @@ mistake in the last job of a sweep is found before the first cell starts, and al
 from __future__ import annotations
 
 import sys
+import traceback
 from typing import TYPE_CHECKING
 
 import hydra
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
 
 from experiments import composition, schema
 from experiments.errors import Interrupted
@@ -34,6 +37,11 @@ def main() -> int:
         from experiments import summary  # noqa: PLC0415 - seconds of imports that --help need not wait for
 
         return summary.conclude([], stopped=f"interrupted by {interrupt} before anything started")
+    except Exception as error:  # noqa: BLE001 - Python's own code for it is 1, which says that a cell was rejected
+        from experiments import summary  # noqa: PLC0415 - as above
+
+        traceback.print_exc()
+        return summary.conclude([], stopped=f"a fault of this program: {error!r}")
 
 
 def run() -> int:
@@ -43,6 +51,11 @@ def run() -> int:
         from experiments import summary  # noqa: PLC0415 - as above
 
         return summary.refuse_composition(stop.__context__) if stop.code else 0
+    except (HydraException, OmegaConfBaseException) as error:  # as they come under HYDRA_FULL_ERROR=1
+        from experiments import summary  # noqa: PLC0415 - as above
+
+        traceback.print_exc()
+        return summary.refuse_composition(error)
     if not configs:  # --cfg, --info
         return 0
     from experiments import study  # noqa: PLC0415 - as above

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -106,6 +107,27 @@ def test_configuration_errors_end_with_2_and_a_line(
     assert message in shown.err
     assert shown.line["exit"] == 2
     assert list((tmp_path / "out").rglob("record.json")) == []
+
+
+@pytest.mark.parametrize("override", ["speculation.num_stepz=3", "study=???"])
+def test_hydra_s_whole_stack_trace_does_not_change_the_code(
+    run_py: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, override: str
+) -> None:
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    shown = run_py(override)
+    assert (shown.code, shown.line["exit"]) == (2, 2)
+    assert "Traceback" in shown.err
+
+
+def test_a_fault_of_the_program_does_not_end_with_the_code_of_a_reject(tmp_path: Path) -> None:
+    """Python's own code for an exception is 1."""
+    (tmp_path / "sglang.py").touch()  # no package, which nobody foresaw
+    command = [sys.executable, str(ROOT / "run.py"), "dry_run=true", f"output_dir={tmp_path}"]
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 3
+    assert json.loads(done.stdout.splitlines()[-1])["error"].startswith("a fault of this program: AssertionError")
+    assert "Traceback" in done.stderr
 
 
 def test_a_store_that_cannot_be_opened_is_found_before_anything_starts(run_py: Callable[..., Run]) -> None:
