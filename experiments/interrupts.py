@@ -21,7 +21,7 @@ STOPPING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Inside, a stopping signal raises Interrupted in the main thread."""
+    """Inside, a stopping signal raises Interrupted in the main thread. Signals that are ignored at the end stay so."""
     # A HUP that was ignored before us (nohup) stays ignored.
     heard = [number for number in STOPPING if signal.getsignal(number) is not signal.SIG_IGN]
     before = [signal.signal(number, _interrupt) for number in heard]
@@ -29,7 +29,8 @@ def interruptible() -> Iterator[None]:
         yield
     finally:
         for number, handler in zip(heard, before, strict=True):
-            signal.signal(number, handler)
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, handler)
 
 
 @contextlib.contextmanager
@@ -43,7 +44,7 @@ def shielded() -> Iterator[None]:
 
 
 def ignore() -> None:
-    """From now on: everything has stopped, and only the summary is left to say."""
+    """From now on: everything has stopped, and only the summary and the program's own end are left."""
     for stopping in STOPPING:
         signal.signal(stopping, signal.SIG_IGN)
 

@@ -68,7 +68,10 @@ def prepare(configs: Sequence[DictConfig]) -> Iterator[Plan]:
 
 
 def with_data(cell: plan.Cell, study: StudySpec, golden: Reference | Missing) -> Prepared:
-    data = workloads.prepare(cell.spec, Path(study.output_dir) / "data")
+    try:
+        data = workloads.prepare(cell.spec, Path(study.output_dir) / "data")
+    except OSError as error:
+        raise ConfigError("output_dir", f"no data can be written there: {error}") from error
     check_prompts(cell.spec.gate, data)
     machine = environment.capture()
     inputs = plan.Inputs(

@@ -70,7 +70,11 @@ def refuse(error: ConfigError) -> int:
 
 def refuse_composition(error: BaseException | None) -> int:
     """Hydra has explained it on stderr; the line for programs says the same without its advice on stack traces."""
-    lines = f"{error}\n{error.__cause__ or ''}".splitlines() if error else ["Hydra refused the command line"]
+    lines = (
+        f"{error}\n{error.__cause__ or ''}".splitlines()
+        if error
+        else ["the command line was refused; stderr shows its usage"]
+    )
     return _refused("; ".join(dict.fromkeys(line.strip() for line in lines if line.strip())))
 
 

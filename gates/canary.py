@@ -6,9 +6,9 @@ found anew for every baseline and handed to its candidates with the evidence.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from experiments.threads import asking
 from gates.probe import answer
 
 if TYPE_CHECKING:
@@ -29,6 +29,6 @@ def scan(client: GenerateClient, pool: Sequence[Prompt], *, max_new_tokens: int)
         return min(answer(client, prompt, max_new_tokens=max_new_tokens).margins, default=float("inf"))
 
     client.flush_cache()
-    with ThreadPoolExecutor(PARALLEL) as threads:
+    with asking(PARALLEL) as threads:
         margins = dict(zip(pool, threads.map(narrowest, pool), strict=True))
     return tuple(sorted(pool, key=margins.__getitem__)[:COUNT])

@@ -7,11 +7,11 @@ the flush prompts are asked as users ask, without logprobs. Which runs differ cl
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from experiments.threads import asking
 from gates import logit_digest
 from gates.byte_parity import describe, divergence
 from gates.evidence import GateResult, Pollution
@@ -60,15 +60,12 @@ def run_load(client: GenerateClient, probe: Probe, requests: int) -> tuple[Outpu
         )
 
     beside = probe.prompts[-requests:]
-    pool = ThreadPoolExecutor(max_workers=2 * max(1, requests))
-    try:
+    with asking(2 * max(1, requests)) as pool:
         load = [pool.submit(sampled, index) for index in range(requests)]
         greedy = [pool.submit(_again, client, probe, prompt, LOAD_TOKENS) for prompt in beside]
         for request in load:
             request.result()
         return tuple(request.result() for request in greedy)
-    finally:  # not `with`, which would let a stopped run wait for the answers of a server that hangs
-        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def compare(pollution: Pollution, *, exact: bool, required: bool) -> GateResult:

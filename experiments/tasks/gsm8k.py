@@ -11,11 +11,11 @@ import hashlib
 import json
 import re
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from experiments.errors import ConfigError, MeasurementError
+from experiments.threads import asking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -129,11 +129,8 @@ def run(
         return mark(index, row, generation)
 
     start = time.perf_counter()
-    pool = ThreadPoolExecutor(task.parallel)
-    try:
+    with asking(task.parallel) as pool:
         answers = tuple(pool.map(ask, enumerate(asked, task.num_shots)))
-    finally:  # not `with`, which would let an interrupted run wait for the answers under way
-        pool.shutdown(wait=False, cancel_futures=True)
     return score(answers, latency_s=time.perf_counter() - start, floor=task.floor), answers
 
 

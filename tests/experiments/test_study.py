@@ -127,6 +127,13 @@ def test_if_the_first_cell_fails_the_next_valid_one_is_the_baseline(run_py: Call
     assert run.line["decisions"][0]["baseline"] == "nextn-3-4"
 
 
+def test_a_rejected_cell_is_nobody_s_baseline(run_py: Callable[..., Run], tmp_path: Path) -> None:
+    run = run_py("speculation.num_steps=1,2,3", "gate.parity_tokens=64", "-m", engine=faulty(tmp_path, {1: "pollute"}))
+    assert run.code == 1
+    assert [cell["verdict"] for cell in run.line["cells"]] == ["reject", "baseline", "inconclusive"]
+    assert run.line["decisions"][0]["baseline"] == "nextn-2-3"
+
+
 def test_a_speculation_that_was_ignored_is_inactive(run_py: Callable[..., Run]) -> None:
     unasked = ("--speculative-algorithm", "NEXTN", "--speculative-num-draft-tokens", "4")
     run = run_py("speculation=none", engine=(*fake_command(), *unasked))
