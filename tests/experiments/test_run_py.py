@@ -87,7 +87,7 @@ def test_a_preset_lists_linked_cells_and_takes_overrides(run_py: Callable[..., R
 
 
 @pytest.mark.parametrize(
-    ("override", "message"),
+    ("overrides", "message"),
     [
         ("speculation.num_stepz=3", "Key 'num_stepz' not in"),
         ("workload=nope", "Could not find 'workload/nope'"),
@@ -97,14 +97,22 @@ def test_a_preset_lists_linked_cells_and_takes_overrides(run_py: Callable[..., R
         ("model.path=???", "model.path: Missing mandatory value"),
         ("speculation=dspark", "no DSpark draft; allowed: none, nextn"),
         ("kernels.no_such=fused", "kernels.no_such: no such operator"),
+        ("kernels.lm_head=bf16 change.rounding=preserved", "change: change.rounding=preserved, but this rounds"),
+        ("change.rounding=declared", "change: change.rounding=declared needs change.reason"),
+        ("gate.parity_prompts=1000", "gate.parity_prompts: 1000 is too many; allowed: 1 to 118"),
+        ("task.timeout_s=0", "task.timeout_s: 0 is no limit; allowed: seconds above 0"),
+        ("study=../elsewhere", "study: '../elsewhere' cannot name a directory"),
+        ("output_dir=/proc/nowhere", "/proc/nowhere"),
+        ("output_dir=/proc/nowhere hydra.run.dir=.", "output_dir: no data can be written there"),
     ],
 )
 def test_configuration_errors_end_with_2_and_a_line(
-    run_py: Callable[..., Run], tmp_path: Path, override: str, message: str
+    run_py: Callable[..., Run], tmp_path: Path, overrides: str, message: str
 ) -> None:
-    shown = run_py(override)
+    shown = run_py(*overrides.split())
     assert shown.code == 2
     assert message in shown.err
+    assert message in shown.line["error"]
     assert shown.line["exit"] == 2
     assert list((tmp_path / "out").rglob("record.json")) == []
 
