@@ -40,6 +40,12 @@ check: install ## Format, lint, types, quick tests (under a minute)
 	$(BIN)/mypy $(PACKAGES)
 	$(BIN)/python -m pytest -m 'not slow and not gpu and not process'
 
+doctor: ## Say what this machine can run, and how to get what it lacks (also before make install)
+	$(or $(wildcard $(BIN)/python),$(PYTHON)) -m experiments.doctor
+
+status: install ## Say what ran, what is invalid and why, and what runs now (OUTPUT=outputs)
+	$(BIN)/python -m experiments.status $(or $(OUTPUT),outputs)
+
 format: install ## Rewrite the code in the project's format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .

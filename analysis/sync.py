@@ -30,7 +30,7 @@ class Synced:
 
 def sync(directory: Path, uri: str | None = None) -> Synced:
     """`uri` None: the SQLite file in `directory`. Raises RecordError, ConfigError for a store that takes no writing."""
-    found = [(path.parent, read(path)) for path in sorted(directory.rglob(PATTERN)) if not running(path.parent)]
+    found = [(path.parent, _complete(path)) for path in sorted(directory.rglob(PATTERN)) if not running(path.parent)]
     if not found:
         raise RecordError(f"no record.json under {directory}")
     filed: list[Path] = []
@@ -42,6 +42,13 @@ def sync(directory: Path, uri: str | None = None) -> Synced:
             filed += [attempt for attempt, _ in group if shelf.file(parent, attempt)]
             shelf.end(parent, invocation)
     return Synced(tuple(filed), len(found) - len(filed))
+
+
+def _complete(path: Path) -> dict[str, Any]:
+    record = read(path)
+    if "invocation" not in record:
+        raise RecordError(f"{path}: no key 'invocation'")
+    return record
 
 
 def _key(one: tuple[Path, dict[str, Any]]) -> tuple[str, ...]:

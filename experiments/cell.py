@@ -18,7 +18,7 @@ from experiments.claim import claimed
 from experiments.errors import StorageError
 from experiments.failure import failed, unfinished
 from experiments.interrupts import shielded
-from experiments.machine import measurement_lock
+from experiments.lock import measurement_lock
 from experiments.measurement import measure_cell
 from experiments.record import FILE, SCHEMA, now, number, write_json
 from gates.golden import Reference

@@ -24,7 +24,21 @@ FailureClass = Literal[
     "storage",
     "program",
 ]
-"""All there are; failure.py says what each means."""
+MEANING: dict[FailureClass, str] = {
+    "unfinished": "the driver was killed, or the power failed, before the cell ended",
+    "interrupted": "TERM, HUP or INT to the driver",
+    "launch": "the server ended before it was ready, or another server answered on its port",
+    "server_died": "the server ended while it was in use; memory was not the reason",
+    "out_of_memory": "an allocator said so in a log, or the kernel killed for want of memory",
+    "timeout": "a phase passed its limit; the message names the key of the limit",
+    "protocol": "a living server refused, or answered what the protocol does not allow",
+    "client": "the load client failed or lost requests",
+    "measurement": "counts are missing or contradict each other",
+    "cleanup": "the server was stopped, and its processes or its GPU memory stayed",
+    "storage": "the disk was full or could not be written",
+    "program": "a fault of this program; the log's end is its traceback",
+}
+"""All there are."""
 
 
 class ConfigError(ValueError):

@@ -13,27 +13,12 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from experiments.clients.generate import ProtocolError
-from experiments.errors import CellError, Interrupted
+from experiments.errors import MEANING, CellError, Interrupted
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from experiments.errors import FailureClass
-
-MEANING: dict[FailureClass, str] = {
-    "unfinished": "the driver was killed, or the power failed, before the cell ended",
-    "interrupted": "TERM, HUP or INT to the driver",
-    "launch": "the server ended before it was ready, or another server answered on its port",
-    "server_died": "the server ended while it was in use; memory was not the reason",
-    "out_of_memory": "an allocator said so in a log, or the kernel killed for want of memory",
-    "timeout": "a phase passed its limit; the message names the key of the limit",
-    "protocol": "a living server refused, or answered what the protocol does not allow",
-    "client": "the load client failed or lost requests",
-    "measurement": "counts are missing or contradict each other",
-    "cleanup": "the server was stopped, and its processes or its GPU memory stayed",
-    "storage": "the disk was full or could not be written",
-    "program": "a fault of this program; the log's end is its traceback",
-}
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 SCARCE_BYTES = 32 * 2**10

@@ -1,4 +1,4 @@
-"""The machine while it measures: which cores are whose, one measurement at a time, and who else was busy.
+"""The machine while it measures: which cores are whose, and who else was busy.
 
 The surprise: on two cores the driver counts as a client and moves to the client's core, or its own polling would show
 up in the server's step times.
@@ -8,19 +8,10 @@ from __future__ import annotations
 
 import functools
 import os
-import tempfile
 import time
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
-from filelock import FileLock, Timeout
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-LOCK_NAME = "ling-bench.lock"
 
 
 @dataclass(frozen=True)
@@ -44,22 +35,6 @@ def split_cores(available: frozenset[int], server_threads: int) -> Cores:
         return Cores()
     count = min(server_threads, len(cores) - 1)
     return Cores(tuple(cores[:count]), tuple(cores[count:]))
-
-
-def lock_file(path: str | None) -> Path:
-    return Path(path) if path else Path(tempfile.gettempdir()) / LOCK_NAME
-
-
-def measurement_lock(path: str | None, waiting: Callable[[str], None]) -> FileLock:
-    """Acquired; the caller releases it. `waiting` is called once if another measurement holds it."""
-    file = lock_file(path)
-    lock = FileLock(file, mode=0o666)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        waiting(f"another measurement holds {file}")
-        lock.acquire()
-    return lock
 
 
 class LoadMeter:

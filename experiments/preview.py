@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
-from filelock import FileLock, Timeout
 
 from experiments import summary
 from experiments.clients import bench_serving
 from experiments.engine import server_command
 from experiments.errors import ConfigError
 from experiments.gpu import gpus
-from experiments.machine import available_cores, load_average, lock_file, split_cores
+from experiments.lock import is_free, lock_file
+from experiments.machine import available_cores, load_average, split_cores
 from experiments.ports import HOST, free_port
 from experiments.store import open_shelf
 from gates.verdict import INVALID, OK
@@ -85,11 +85,7 @@ def _memory(item: Prepared) -> Check:
 
 def _lock(plan: Plan) -> Check:
     file = lock_file(plan.study.machine.lock)
-    try:
-        with FileLock(file, timeout=0, mode=0o666):
-            return "lock", True, f"{file} is free"
-    except Timeout:
-        return "lock", False, f"another measurement holds {file}"
+    return ("lock", True, f"{file} is free") if is_free(file) else ("lock", False, f"another measurement holds {file}")
 
 
 def _tracking(plan: Plan) -> Check:

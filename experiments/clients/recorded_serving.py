@@ -111,11 +111,17 @@ def define_torchvision_schemas() -> object:
     return library
 
 
-def main() -> None:
-    requests, go, arguments = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
+def load_client() -> tuple[Any, object]:
+    """SGLang's module, and what must be kept alive as long as it is used."""
     library = define_torchvision_schemas() if is_whole_package() else None
     from sglang.benchmark import serving  # noqa: PLC0415 - only after the schemas
 
+    return serving, library
+
+
+def main() -> None:
+    requests, go, arguments = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
+    serving, library = load_client()
     while not go.exists():
         time.sleep(GO_POLL_S)
     with requests.open("w") as out:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from experiments.failure import MEANING
+from experiments.errors import MEANING
 from experiments.limits import KEYS
 from tests.experiments.driver import FAKE_ENGINE, Run, begin, fake_command, finish, small, start, wait_for_stage
 from tests.experiments.processes import MARK, marked

@@ -12,7 +12,8 @@ import pytest
 from filelock import FileLock
 
 from experiments import environment
-from experiments.machine import Cores, LoadMeter, measurement_lock, split_cores
+from experiments.lock import is_free, measurement_lock
+from experiments.machine import Cores, LoadMeter, split_cores
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,6 +44,7 @@ def test_the_lock_waits_and_says_so_once(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         holder.stdout.readline()
+        assert not is_free(file)
         start = time.monotonic()
         with measurement_lock(str(file), said.append):
             assert time.monotonic() - start > 0.2
@@ -55,6 +57,7 @@ def test_a_dead_holder_frees_the_lock(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", code])
     with measurement_lock(str(file), pytest.fail):
         pass
+    assert is_free(file)
     FileLock(file).acquire(timeout=0)
 
 

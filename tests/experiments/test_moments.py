@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from experiments.claim import running
-from experiments.failure import MEANING
+from experiments.errors import MEANING
 from experiments.record import SCHEMA
 from tests.experiments.driver import Run, attempts, begin, fake_command, finish, small, start
 from tests.experiments.processes import MARK, wait_gone

@@ -1,0 +1,136 @@
+"""`python -m experiments.status [OUTPUT_DIR]`: what ran, what is invalid and why, and what is being measured right now.
+
+A row per cell, for its last attempt, from records and claims alone; no store is asked. The surprise: "unfinished" in a
+record means two things, and the claim's lock tells them apart. Held, the cell is running; free, its driver was killed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from experiments import claim
+from experiments.errors import MEANING
+from experiments.record import FILE, attempts, number
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+CONFIGURATION = 2
+LOGS = {"client": "bench.log"}
+"""Where a failure's class says that it is not the server's log which tells more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    study: str
+    cell: str
+    attempt: int
+    status: Literal["valid", "invalid", "running"]
+    verdict: str | None
+    class_: str | None
+    """Of an invalid cell: its failure's class, or the rule that its figures broke."""
+    phase: str | None
+    """Where it failed, or where it is."""
+    reason: str
+    started_utc: str
+    log: str | None
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = parser().parse_args(argv)
+    if not options.output_dir.is_dir():
+        print(f"error: {options.output_dir} is no directory; OUTPUT_DIR is run.py's output_dir", file=sys.stderr)
+        return CONFIGURATION
+    rows = [row for row in collect(options.output_dir) if options.study in (None, row.study)]
+    sys.stdout.write(to_json(rows) if options.json else to_text(rows))
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="python -m experiments.status", description="What ran, what failed, what runs.")
+    top.add_argument("output_dir", type=Path, nargs="?", default=Path("outputs"))
+    top.add_argument("--study", help="only this study")
+    top.add_argument("--json", action="store_true", help="for programs")
+    return top
+
+
+def collect(output: Path) -> list[Row]:
+    """By study, in the order in which the cells ran."""
+    cells = {attempt.parent for attempt in output.glob("*/*/attempt-*")}
+    rows = [row(attempts(cell)[-1]) for cell in cells]
+    return sorted(rows, key=lambda one: (one.study, one.started_utc, one.cell))
+
+
+def row(attempt: Path) -> Row:
+    record = read(attempt)
+    held = claim.running(attempt)
+    failure = record.get("failure") or {}
+    reason = failure.get("message") or record.get("reason") or ""
+    class_ = None if record["status"] == "valid" else failure.get("class") or record.get("rule")
+    if held:
+        reason = f"since {held['since_utc']} on {held['host']}, pid {held['pid']}"
+    log = attempt / LOGS.get(class_ or "", "server.log")
+    return Row(
+        study=attempt.parent.parent.name,
+        cell=attempt.parent.name,
+        attempt=number(attempt),
+        status="running" if held else record["status"],
+        verdict=record.get("verdict"),
+        class_=None if held else class_,
+        phase=held["stage"] if held else failure.get("phase"),
+        reason=reason,
+        started_utc=record.get("started_utc") or "",
+        log=str(log) if log.exists() else None,
+    )
+
+
+def read(attempt: Path) -> dict[str, Any]:
+    """A driver killed at the very start has left none, and whoever edits one by hand may break it."""
+    try:
+        record: dict[str, Any] = json.loads((attempt / FILE).read_text())
+    except FileNotFoundError:
+        return {
+            "status": "invalid",
+            "failure": {"class": "unfinished", "phase": "start", "message": MEANING["unfinished"]},
+        }
+    except json.JSONDecodeError as error:
+        return {"status": "invalid", "rule": "unreadable", "reason": f"{attempt / FILE}: {error}"}
+    return record
+
+
+def to_json(rows: Sequence[Row]) -> str:
+    cells = [{key.rstrip("_"): value for key, value in asdict(row).items()} for row in rows]
+    return json.dumps({"cells": cells, "counts": Counter(row.status for row in rows)}, indent=2) + "\n"
+
+
+def to_text(rows: Sequence[Row]) -> str:
+    return "\n".join([*lines(rows), summary(rows)]) + "\n"
+
+
+def lines(rows: Sequence[Row]) -> Iterator[str]:
+    width = max((len(row.cell) for row in rows), default=0)
+    study = None
+    for row in rows:
+        if row.study != study:
+            study = row.study
+            yield study
+        where = ": ".join(filter(None, [row.class_, row.phase]))
+        yield f"  {row.cell:{width}}  {row.status:8}  {row.verdict or where}: {row.reason}"
+        if row.status == "invalid" and row.log:
+            yield f"  {'':{width}}  {'':8}  {row.log}"
+
+
+def summary(rows: Sequence[Row]) -> str:
+    counts = Counter(row.status for row in rows)
+    parts = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+    return f"{len(rows)} cells: {parts}" if rows else "no cells yet"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
