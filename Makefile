@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-warn-conflicts
 PACKAGES := ling_runtime experiments gates analysis run.py
 
-.PHONY: help install run test test-slow soak check format clean
+.PHONY: help install run test test-slow soak check doctor status format clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -43,8 +43,8 @@ check: install ## Format, lint, types, quick tests (under a minute)
 doctor: ## Say what this machine can run, and how to get what it lacks (also before make install)
 	$(or $(wildcard $(BIN)/python),$(PYTHON)) -m experiments.doctor
 
-status: install ## Say what ran, what is invalid and why, and what runs now (OUTPUT=outputs)
-	$(BIN)/python -m experiments.status $(or $(OUTPUT),outputs)
+status: ## Say what ran, what is invalid and why, and what runs now (OUTPUT=outputs)
+	$(or $(wildcard $(BIN)/python),$(PYTHON)) -m experiments.status $(or $(OUTPUT),outputs)
 
 format: install ## Rewrite the code in the project's format
 	$(BIN)/ruff format .
