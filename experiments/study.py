@@ -42,7 +42,7 @@ class Course:
 
     plan: Plan
     taken_over: Mapping[str, Path]
-    """Valid attempts of an earlier call, by cell."""
+    """By cell; see `earlier`."""
     invocation: Invocation
     tracker: Tracker | Untracked
 
@@ -80,10 +80,25 @@ def main(configs: Sequence[DictConfig]) -> int:
 
 def chart(plan: Plan) -> Course:
     """Nothing is started yet. Raises ConfigError for a tracking store that takes no writing."""
-    found = {item.cell.name: valid_attempt(plan, item) for item in plan.cells} if plan.study.resume else {}
-    taken_over = {name: attempt for name, attempt in found.items() if attempt}
+    taken_over = earlier(plan) if plan.study.resume else {}
     invocation = Invocation(id=uuid.uuid4().hex[:12], cells=len(plan.cells) - len(taken_over), started_utc=now())
     return Course(plan=plan, taken_over=taken_over, invocation=invocation, tracker=open_tracker(plan.study, invocation))
+
+
+def earlier(plan: Plan) -> dict[str, Path]:
+    """Valid attempts of earlier calls, by cell: those that were judged against the baseline they would have now."""
+    kept: dict[str, Path] = {}
+    baseline: str | None = None
+    for item in plan.cells:
+        attempt = valid_attempt(plan, item)
+        record = read(attempt) if attempt else {}
+        if attempt and record["baseline"] == baseline:
+            kept[item.cell.name] = attempt
+            if baseline is None and is_trusted(record):
+                baseline = item.cell.name
+        elif baseline is None:  # this cell is measured anew, and may become the baseline of all behind it
+            break
+    return kept
 
 
 def follow(course: Course, outcome: Outcome) -> None:

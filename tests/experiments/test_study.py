@@ -161,6 +161,17 @@ def test_resume_takes_over_what_is_valid_and_measures_the_rest(
     assert second.line["cells"][1]["verdict"] == "inconclusive"
 
 
+def test_resume_measures_anew_what_was_judged_without_its_baseline(
+    run_py: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_DIR", "/nowhere")
+    first = run_py("speculation.num_steps=1,2", "-m", engine=faulty(tmp_path, {1: "die_at_start"}))
+    assert first.line["cells"][1]["verdict"] == "baseline", "the first cell that is valid"
+    second = run_py("speculation.num_steps=1,2", "resume=true", "-m", engine=faulty(tmp_path, {}))
+    assert [cell["verdict"] for cell in second.line["cells"]] == ["baseline", "inconclusive"]
+    assert record(second, 1)["baseline"] == "nextn-1-2"
+
+
 def test_cells_under_different_loads_get_no_verdict(run_py: Callable[..., Run]) -> None:
     run = run_py("workload.output_len=16,32", "-m")
     kept = record(run, 1)
