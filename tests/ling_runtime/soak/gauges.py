@@ -70,9 +70,10 @@ def growth_mb(readings: Sequence[Reading]) -> float:
 
 
 def drift(values: Sequence[float]) -> float:
-    """Median of the last third over that of the first, minus one."""
-    third = max(1, len(values) // 3)
-    return statistics.median(values[-third:]) / statistics.median(values[:third]) - 1
+    """Lower quartile of the last third over that of the first, minus one: foreign load only ever adds."""
+    third = len(values) // 3
+    first, last = (statistics.quantiles(part, method="inclusive")[0] for part in (values[:third], values[-third:]))
+    return last / first - 1
 
 
 def unreturned(url: str, patience_s: float = 5.0) -> tuple[str, ...]:
