@@ -50,6 +50,34 @@ RECORD: dict[str, Any] = dict.fromkeys(("verdict", "rule", "role", "baseline", "
 }
 
 
+def test_each_slash_name_is_the_figure_it_says() -> None:
+    """Written out, for a list taken from the program would agree with whatever it says."""
+    figures = [
+        ("tpot/mean_ms", "mean_tpot_ms"),
+        ("tpot/median_ms", "median_tpot_ms"),
+        ("step/derived_ms", "step_ms"),
+        ("step/server_ms", "server_step_ms"),
+        ("spec/accept_length", "accept_length"),
+        ("spec/accept_length_request_mean", "accept_length_request_mean"),
+        ("ttft/mean_ms", "mean_ttft_ms"),
+        ("ttft/median_ms", "median_ttft_ms"),
+        ("throughput/output_tok_s", "output_tok_s"),
+        ("throughput/peak_tok_s", "peak_tok_s"),
+    ]
+    measured = {key: 0.1 + place for place, (_, key) in enumerate(figures)}
+    task = {"name": "gsm8k", "accuracy": 0.5, "invalid": 0.25, "stop_rate": 0.75, "truncation_rate": 0.125}
+    gates = {name: {"status": name} for name in ("pass", "fail", "not_run")}
+    assert metrics(RECORD | {"metrics": measured, "task": task, "gates": gates}) == {
+        **{slash: measured[key] for slash, key in figures},
+        "task/gsm8k_accuracy": 0.5,
+        "task/gsm8k_invalid": 0.25,
+        "task/gsm8k_stop_rate": 0.75,
+        "task/gsm8k_truncation_rate": 0.125,
+        "gate/pass": 1.0,
+        "gate/fail": 0.0,
+    }
+
+
 def records(run: Run) -> dict[str, dict[str, Any]]:
     paths = [Path(cell["record"]) for cell in run.line["cells"]]
     return {path.parent.parent.name: json.loads(path.read_text()) for path in paths}
