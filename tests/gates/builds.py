@@ -87,7 +87,20 @@ def measure_accept(client: GenerateClient) -> Accept:
 
 def gate_build(fault: str, log: Path, baseline: CellEvidence | None = None, gates: GateSpec = SHORT) -> Gated:
     """Start the build, gate it, stop it."""
-    spec = cell(fault, gate=gates)
-    with Server(spec, log=log) as server:
+    return gate_and_stop(started(fault, log, gates), fault, baseline, gates)
+
+
+def started(fault: str, log: Path, gates: GateSpec) -> Server:
+    """A ready server, which the caller stops. In the main thread, because the limit of a launch is an alarm."""
+    server = Server(cell(fault, gate=gates), log=log)
+    try:
         server.wait_ready(60)
-        return gate(server.client, spec, baseline)
+    except BaseException:
+        with server:
+            raise
+    return server
+
+
+def gate_and_stop(server: Server, fault: str, baseline: CellEvidence | None, gates: GateSpec) -> Gated:
+    with server:
+        return gate(server.client, cell(fault, gate=gates), baseline)
