@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from experiments import claim
 from experiments.errors import MEANING
+from experiments.limits import KEYS
 from experiments.record import FILE, attempts, number
 
 if TYPE_CHECKING:
@@ -39,7 +40,16 @@ class Row:
     """Where it failed, or where it is."""
     reason: str
     started_utc: str
+    duration_s: float | None
+    stages: dict[str, float]
+    """Seconds of each."""
     log: str | None
+
+    @property
+    def own_s(self) -> float:
+        """What was neither server nor client, nor waiting for another measurement."""
+        others = sum(self.stages.get(stage, 0.0) for stage in (*KEYS, "wait for the machine"))
+        return (self.duration_s or 0.0) - others
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {options.output_dir} is no directory; OUTPUT_DIR is run.py's output_dir", file=sys.stderr)
         return CONFIGURATION
     rows = [row for row in collect(options.output_dir) if options.study in (None, row.study)]
-    sys.stdout.write(to_json(rows) if options.json else to_text(rows))
+    sys.stdout.write(to_json(rows) if options.json else to_text(rows, times=options.times))
     return 0
 
 
@@ -56,6 +66,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="python -m experiments.status", description="What ran, what failed, what runs.")
     top.add_argument("output_dir", type=Path, nargs="?", default=Path("outputs"))
     top.add_argument("--study", help="only this study")
+    top.add_argument("--times", action="store_true", help="where each cell's time went")
     top.add_argument("--json", action="store_true", help="for programs")
     return top
 
@@ -86,6 +97,8 @@ def row(attempt: Path) -> Row:
         phase=held["stage"] if held else failure.get("phase"),
         reason=reason,
         started_utc=record.get("started_utc") or "",
+        duration_s=record.get("duration_s"),
+        stages=record.get("stages") or {},
         log=str(log) if log.exists() else None,
     )
 
@@ -109,11 +122,11 @@ def to_json(rows: Sequence[Row]) -> str:
     return json.dumps({"cells": cells, "counts": Counter(row.status for row in rows)}, indent=2) + "\n"
 
 
-def to_text(rows: Sequence[Row]) -> str:
-    return "\n".join([*lines(rows), summary(rows)]) + "\n"
+def to_text(rows: Sequence[Row], *, times: bool = False) -> str:
+    return "\n".join([*lines(rows, times=times), summary(rows)]) + "\n"
 
 
-def lines(rows: Sequence[Row]) -> Iterator[str]:
+def lines(rows: Sequence[Row], *, times: bool) -> Iterator[str]:
     width = max((len(row.cell) for row in rows), default=0)
     study = None
     for row in rows:
@@ -122,8 +135,14 @@ def lines(rows: Sequence[Row]) -> Iterator[str]:
             yield study
         where = ": ".join(filter(None, [row.class_, row.phase]))
         yield f"  {row.cell:{width}}  {row.status:8}  {row.verdict or where}: {row.reason}"
-        if row.status == "invalid" and row.log:
-            yield f"  {'':{width}}  {'':8}  {row.log}"
+        below = [row.log] if row.status == "invalid" and row.log else []
+        below += [spent(row)] if times and row.duration_s is not None else []
+        yield from (f"  {'':{width}}  {'':8}  {line}" for line in below)
+
+
+def spent(row: Row) -> str:
+    parts = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in row.stages.items() if stage in KEYS)
+    return f"{row.duration_s:.1f} s: {parts}; orchestrator {row.own_s:.1f}"
 
 
 def summary(rows: Sequence[Row]) -> str:

@@ -34,6 +34,7 @@ class Case(NamedTuple):
 STALLS = [Case("stall", phase, "timeout", f"{phase} did not end within 1 s ({key})") for phase, key in KEYS.items()]
 CASES = [
     *STALLS,
+    Case("trickle", "warm-up", "timeout", "warm-up did not end within 1 s (workload.warmup_timeout_s)"),
     Case("die", "warm-up", "server_died", "the server ended with code -9 while it was in use", "POST /generate"),
     Case("die", "bench", "server_died", "the server ended with code -9 while it was in use", "POST /generate"),
     Case("die", "task", "server_died", "the server ended with code -9 while it was in use", "POST /generate"),

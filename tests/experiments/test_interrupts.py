@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.experiments.driver import driver_env, fake_command, small
+from tests.experiments.driver import begin as launch
+from tests.experiments.driver import driver_env, fake_command, finish, small, wait_for_stage
 from tests.experiments.processes import MARK, marked, wait_gone
 
 if TYPE_CHECKING:
@@ -83,6 +84,24 @@ def test_a_second_signal_does_not_disturb_the_first(
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=12.0)
     assert (process.returncode, read(tmp_path)["failure"]["class"]) == (3, "interrupted")
+    assert marked(str(tmp_path)) == []
+
+
+@pytest.mark.parametrize(("stage", "first"), [("launch", 1), ("task", 5), ("gates", 8)])
+def test_a_signal_while_a_server_hangs_and_will_not_go(
+    tmp_path: Path, checkpoint: Path, stage: str, first: int
+) -> None:
+    """Threads that wait for its answers, in the task and in the gates, are left behind."""
+    task = ("task=gsm8k", "task.num_questions=3", "task.num_shots=1")
+    engine = fake_command("stall", "ignore_term", fault_from=first)
+    process = launch(small(tmp_path, checkpoint, *task, engine=engine), tmp_path, **{MARK: str(tmp_path)})
+    wait_for_stage(process, tmp_path / "out", stage)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGTERM)
+    run = finish(process, tmp_path, 10.0)
+    failure = run.record()["failure"]
+    assert (run.code, failure["class"], failure["phase"]) == (3, "interrupted", stage)
+    assert "interrupted by SIGTERM" in run.line["error"]
     assert marked(str(tmp_path)) == []
 
 

@@ -43,6 +43,21 @@ def test_a_late_server_is_waited_for(make_cell: Callable[..., CellSpec], tmp_pat
         assert server.wait_ready(10.0) >= 0.5
 
 
+def test_a_stale_server_on_the_port_is_never_measured_in_place_of_ours(
+    make_cell: Callable[..., CellSpec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It serves the same model, is ready at once, and holds the port that ours was to have."""
+    with Server(make_cell(), log=tmp_path / "stale.log") as stale:
+        stale.wait_ready(10.0)
+        port = int(stale.url.rpartition(":")[2])
+        monkeypatch.setattr("experiments.server.free_port", lambda: port)
+        with Server(make_cell(), log=tmp_path / "log") as server:
+            with pytest.raises(LaunchError, match=r"ended with code 1 before|answers as") as caught:
+                server.wait_ready(10.0)
+            assert server.url == stale.url
+            assert stale.name in str(caught.value) or "Address already in use" in caught.value.log_tail
+
+
 @pytest.mark.parametrize(
     ("fault", "kind", "message", "tail"),
     [

@@ -93,6 +93,15 @@ def test_text_is_the_same_every_time_and_says_why(output: Path, capsys: pytest.C
     assert [line for line in text.splitlines() if not line.startswith(" ")][:-1] == ["s", "t"]
 
 
+def test_times_tell_the_orchestrator_s_share(
+    write: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stages = {"start": 0.25, "wait for the machine": 50.0, "launch": 5.0, "bench": 12.0, "stop": 0.5}
+    write("none", 1, VALID | {"duration_s": 67.75, "stages": stages})
+    assert main([str(tmp_path / "out"), "--times"]) == 0
+    assert "67.8 s: launch 5.0, bench 12.0; orchestrator 0.8" in capsys.readouterr().out
+
+
 def test_a_claimed_attempt_is_running(write: Callable[..., Path], tmp_path: Path) -> None:
     attempt = write("none", 1, OPEN)
     with claimed(attempt) as claim:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from experiments.status import collect
 from tests.experiments.driver import Run, fake_command, small, start
 from tests.fakes import language
 
@@ -62,6 +63,15 @@ def test_candidates_are_compared_with_the_first_cell(quickstart: Run) -> None:
     assert [json.loads(line)["predicted"] for line in lines] == [42, 42, 42]
     for name in ("none", "nextn-3-4", "nextn-5-6"):
         assert name in run.out
+
+
+def test_the_orchestrator_adds_less_than_five_seconds_to_a_cell(quickstart: Run) -> None:
+    rows = collect(quickstart.directory / "out")
+    assert len(rows) == 3
+    for row in rows:
+        assert row.stages.keys() >= {"start", "launch", "warm-up", "bench", "task", "gates", "stop"}
+        assert sum(row.stages.values()) == pytest.approx(row.duration_s, abs=0.2)
+        assert 0.0 < row.own_s < 5.0
 
 
 def faulty(tmp_path: Path, faults: dict[int, str]) -> tuple[str, ...]:

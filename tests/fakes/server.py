@@ -23,6 +23,7 @@ FAULTS = {
     "hang": "listens and never answers",
     "errors": "generations are HTTP 500",
     "stall": "generations never end",
+    "trickle": "answers come a byte at a time, for ever",
     "die": "kills itself in a generation",
     "eat_memory": "takes memory in a generation until the kernel kills it",
     "no_cuda_memory": "generations are HTTP 500, with CUDA's words in the log",
@@ -44,7 +45,7 @@ FAULTS = {
     "grandchild": "starts a grandchild in a session of its own",
 }
 
-IN_ANSWERS = ("errors", "stall", "die", "eat_memory", "no_cuda_memory", "zero_tokens", "wrong_counts")
+IN_ANSWERS = ("errors", "stall", "trickle", "die", "eat_memory", "no_cuda_memory", "zero_tokens", "wrong_counts")
 """Those that begin with generation number `--fault-from`."""
 
 NO_MEMORY = "RuntimeError: [enforce fail at alloc_cpu.cpp:121] . DefaultCPUAllocator: can't allocate memory: you tried"
@@ -178,6 +179,8 @@ class Handler(BaseHTTPRequestHandler):
         engine = self.engine
         engine.generations += 1
         disturb(engine)
+        if engine.has("trickle"):
+            self.trickle()
         if engine.has("errors") or engine.has("no_cuda_memory"):
             self.send({"error": "the fake fails on purpose"}, 500)
             return
@@ -221,6 +224,14 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(f"data: {json.dumps(payload)}\n\n".encode())
         self.wfile.write(b"data: [DONE]\n\n")
         self.account(payloads[-1])
+
+    def trickle(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(2**20))
+        self.end_headers()
+        while True:
+            self.wfile.write(b" ")
+            time.sleep(0.1)
 
     def send(self, payload: dict[str, Any], status: int = 200) -> None:
         data = json.dumps(payload).encode()
