@@ -6,23 +6,28 @@ import platform
 
 import pytest
 
-from gates.hardware import UNKNOWN, here
+from gates.hardware import UNKNOWN, Hardware, here
 
 pytestmark = pytest.mark.process
 
 
-def test_the_same_machine_gives_the_same_bits_every_time():
-    first, second = here("cpu", {}), here("cpu", {})
-    assert first == second
-    assert first.same_bits(second)
-    assert platform.machine() in first.name
+@pytest.fixture(scope="module")
+def machine() -> Hardware:
+    return here("cpu", {})
+
+
+def test_the_same_machine_gives_the_same_bits_every_time(machine):
+    again = here("cpu", {})
+    assert machine == again
+    assert machine.same_bits(again)
+    assert platform.machine() in machine.name
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the library's switch is for x86")
-def test_another_instruction_set_is_another_class():
-    fused, plain = here("cpu", {}), here("cpu", {"ATEN_CPU_CAPABILITY": "default"})
-    assert not fused.same_bits(plain)
-    assert fused.name != plain.name
+def test_another_instruction_set_is_another_class(machine):
+    plain = here("cpu", {"ATEN_CPU_CAPABILITY": "default"})
+    assert not machine.same_bits(plain)
+    assert machine.name != plain.name
 
 
 def test_nothing_is_known_to_have_the_bits_of_the_unknown():

@@ -25,6 +25,8 @@ class Case:
     """In the gate's reason."""
     alone: bool = False
     """No other gate may fail: only this one can see it."""
+    slow: bool = False
+    """In the full run only."""
 
 
 CASES = (
@@ -39,7 +41,7 @@ CASES = (
     Case("slot_not_cleared", "state_pollution", "earlier requests"),
     Case("leaked_seed", "state_pollution", "outlives the flush", alone=True),
     Case("shared_page", "state_pollution", "neighbours in a batch", alone=True),
-    Case("jitter=1e-6", "state_pollution", "not deterministic"),
+    Case("jitter=1e-6", "state_pollution", "not deterministic", slow=True),
 )
 
 
@@ -58,7 +60,8 @@ def clean(gates, tmp_path_factory) -> Gated:
 def found(request, gates, clean, tmp_path_factory) -> dict[str, Future[Gated]]:
     """Verdicts on the builds that selected tests ask for. No gate here measures time, so builds overlap."""
     logs = tmp_path_factory.mktemp("logs")
-    selected = "".join(item.name for item in request.session.items)
+    here = "[short" if gates is SHORT else "[full"
+    selected = "".join(item.name for item in request.session.items if here in item.name)
     pending: dict[str, Future[Gated]] = {}
     with ThreadPoolExecutor(2) as pool:
         for fault in (case.fault for case in CASES if case.fault in selected):
@@ -72,7 +75,10 @@ def test_the_clean_build_passes_alone(clean):
     assert clean.gates["state_pollution"].status == "pass"
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.fault)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, id=case.fault, marks=[pytest.mark.slow] if case.slow else []) for case in CASES],
+)
 def test_a_planted_fault_is_rejected_by_its_gate(found, case):
     build = found[case.fault].result()
     assert build.verdict.verdict == "reject"
