@@ -49,7 +49,7 @@ def test_a_disk_that_fills_up_is_recorded_as_that(disk: Path, tmp_path: Path, ch
     first = start(on(disk, checkpoint), tmp_path)
     assert first.code == 0
     kept = Path(first.line["cells"][0]["record"]).read_bytes()
-    process = begin(on(disk, checkpoint, engine=fake_command(step_ms=20.0)), tmp_path)
+    process = begin(on(disk, checkpoint, engine=fake_command(step_ms=10.0)), tmp_path)
     attempt = wait_for_stage(process, disk / "out", stage)
     fill(disk)
     run = finish(process, tmp_path)

@@ -20,7 +20,7 @@ from experiments.errors import ConfigError
 from experiments.filing import METRICS, metrics
 from experiments.plan import Invocation
 from experiments.spec import StudySpec, TrackingSpec
-from experiments.store import open_shelf
+from experiments.store import create
 from experiments.tracking import Tracker, open_tracker
 from tests.experiments.driver import begin, fake_command, finish, small, wait_for_stage
 
@@ -289,5 +289,19 @@ def test_a_database_whose_maker_is_killed_is_not_left_half_made(tmp_path: Path) 
         assert maker.poll() is None
     maker.kill()
     maker.communicate()
-    assert not (tmp_path / "mlflow.db").exists()
-    open_shelf(tmp_path, "s", None)
+    assert not (tmp_path / "mlflow.db").exists(), "whoever comes next makes a whole one"
+
+
+def test_of_two_makers_one_is_first_and_its_database_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    database = tmp_path / "mlflow.db"
+
+    class Slow:
+        def __init__(self, uri: str) -> None:
+            Path(uri.removeprefix("sqlite:///")).write_text("ours")
+
+        def search_experiments(self, max_results: int) -> None:
+            database.write_text("theirs")
+
+    monkeypatch.setattr("mlflow.tracking.MlflowClient", Slow)
+    create(database)
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("mlflow.db", "theirs")]
