@@ -90,9 +90,9 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         for name in ("expert_swiglu_limit_list", "share_expert_swiglu_limit_list"):
-            _require(name, len(getattr(self, name)), (self.num_hidden_layers,), what="length")
-        _require("router_dtype", self.router_dtype, ("fp32", "bf16"))
-        _require("num_nextn_predict_layers", self.num_nextn_predict_layers, (0, 1))
+            require(name, len(getattr(self, name)), (self.num_hidden_layers,), what="length")
+        require("router_dtype", self.router_dtype, ("fp32", "bf16"))
+        require("num_nextn_predict_layers", self.num_nextn_predict_layers, (0, 1))
         if self.n_group < 1 or self.num_experts % self.n_group or self.topk_group > self.n_group:
             raise ConfigError(f"n_group={self.n_group}: must divide num_experts, topk_group at most n_group")
         if self.num_experts_per_tok > self.topk_group * (self.num_experts // self.n_group):
@@ -105,28 +105,19 @@ class ModelConfig:
     @classmethod
     def from_pretrained(cls, path: str | Path) -> ModelConfig:
         """Read `path`/config.json; ConfigError when it is missing, malformed or holds a value that is not supported."""
-        file = Path(path) / "config.json"
-        if not file.is_file():
-            raise ConfigError(f"model path {str(path)!r}: no config.json there; expected a local checkpoint directory")
-        try:
-            raw = json.loads(file.read_text())
-        except ValueError as error:  # bytes that are no text included
-            raise ConfigError(f"{file}: not JSON ({error})") from error
-        if not isinstance(raw, dict):
-            raise ConfigError(f"{file}: not a JSON object")
-        return cls.from_dict(raw)
+        return cls.from_dict(read_config(path, "model path"))
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> ModelConfig:
         """Convert a Hugging Face dictionary; unsupported values raise, keys nobody knows are logged."""
         for key, allowed in _SUPPORTED.items():
             if key in raw:
-                _require(key, raw[key], allowed)
+                require(key, raw[key], allowed)
         if "quantization_config" in raw:
             raise ConfigError("quantization_config: quantised weights are not supported; allowed: absent (bf16, fp32)")
         if raw.get("multi_gate") or raw.get("router_type"):
             raise ConfigError("multi_gate / router_type: only the single router gate is supported; allowed: absent")
-        _require("architectures", raw.get("architectures"), (["BailingMoeV3ForCausalLM"],))
+        require("architectures", raw.get("architectures"), (["BailingMoeV3ForCausalLM"],))
         own = {f.name: f for f in dataclasses.fields(cls)}
         missing = [n for n, f in own.items() if f.default is dataclasses.MISSING and n not in raw and n not in _DERIVED]
         if missing:
@@ -210,7 +201,21 @@ _WITHOUT_EFFECT = frozenset(
 )
 
 
-def _require(key: str, value: object, allowed: tuple[object, ...], *, what: str = "value") -> None:
+def read_config(path: str | Path, what: str) -> dict[str, Any]:
+    """The JSON object in `path`/config.json; ConfigError naming `what` the path was given as."""
+    file = Path(path) / "config.json"
+    if not file.is_file():
+        raise ConfigError(f"{what} {str(path)!r}: no config.json there; expected a local checkpoint directory")
+    try:
+        raw = json.loads(file.read_text())
+    except ValueError as error:  # bytes that are no text included
+        raise ConfigError(f"{file}: not JSON ({error})") from error
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{file}: not a JSON object")
+    return raw
+
+
+def require(key: str, value: object, allowed: tuple[object, ...], *, what: str = "value") -> None:
     if value not in allowed:
         raise ConfigError(f"{key}={value!r}: {what} not supported; allowed: {', '.join(map(repr, allowed))}")
 
@@ -227,7 +232,7 @@ def _rope(raw: Mapping[str, Any]) -> tuple[float, YarnScaling | None]:
     if theta is None:
         raise ConfigError("config.json lacks rope_theta")
     kind = scaling.get("rope_type", scaling.get("type", "default"))
-    _require("rope_scaling.rope_type", kind, ("default", "yarn"))
+    require("rope_scaling.rope_type", kind, ("default", "yarn"))
     if kind == "default":
         return float(theta), None
     names = [f.name for f in dataclasses.fields(YarnScaling)]

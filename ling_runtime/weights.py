@@ -149,7 +149,7 @@ def load(path: str | Path, specs: Mapping[str, TensorSpec], *, rank: int = 0, si
     """
     tensors: dict[str, Tensor] = {}
     surplus: list[str] = []
-    for stored, tensor in _stored(Path(path)):
+    for stored, tensor in stored_tensors(Path(path)):
         name = stored.replace("e_score_correction_bias", "expert_bias")
         if name in specs:
             if tuple(tensor.shape) != specs[name].shape:
@@ -159,7 +159,7 @@ def load(path: str | Path, specs: Mapping[str, TensorSpec], *, rank: int = 0, si
             surplus.append(stored)
     missing = [name for name in specs if name not in tensors]
     if missing or surplus:
-        raise ConfigError(f"checkpoint {path}: missing {_some(missing)}; not part of this model {_some(surplus)}")
+        raise ConfigError(f"checkpoint {path}: missing {listed(missing)}; not part of this model {listed(surplus)}")
     return tensors
 
 
@@ -188,7 +188,7 @@ def _random(name: str, spec: TensorSpec, generator: torch.Generator) -> Tensor:
     return value.to(spec.dtype)
 
 
-def _stored(path: Path) -> Iterator[tuple[str, Tensor]]:
+def stored_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
     files = sorted(path.glob("*.safetensors"))
     if not files:
         raise ConfigError(f"model path {str(path)!r}: no *.safetensors there")
@@ -205,7 +205,7 @@ def _ignored(name: str) -> bool:
     return name.startswith(("model.mtp", "model.layers.")) and ("inv_freq" in name or name.startswith("model.mtp"))
 
 
-def _some(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
     return "nothing" if not names else f"{len(names)} ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})"
 
 

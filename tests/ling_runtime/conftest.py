@@ -65,3 +65,25 @@ def small_config(small_json: dict[str, Any]) -> ModelConfig:
 @pytest.fixture(scope="session")
 def small_tensors(small_config: ModelConfig) -> dict[str, Tensor]:
     return initialise(small_config, seed=3)
+
+
+@pytest.fixture(scope="session")
+def draft_json() -> dict[str, Any]:
+    """A draft for the small model."""
+    return {
+        "architectures": ["LingDSparkModel"],
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000,
+        "vocab_size": 96,
+        "max_position_embeddings": 1024,
+        "block_size": 8,
+        "mask_token_id": 94,
+        "target_layer_ids": [0, 2],
+        "markov_rank": 16,
+    }
