@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ling_runtime.executor.interface import TokenLogprob
+from ling_runtime.speculation.noise import seed_tensor, uniform
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,36 +25,42 @@ if TYPE_CHECKING:
 def choose(logits: Tensor, sampling: Sequence[RowSampling], positions: Tensor) -> Tensor:
     """Tokens [R] for logits [R, V]; `positions` [R] are those of the tokens chosen. Ties go to the lowest id."""
     tokens = logits.argmax(dim=-1)
-    for row, one in enumerate(sampling):
-        if one.temperature > 0:
-            tokens[row] = sample(log_probabilities(logits[row], one), one.seed, positions[row])
+    warm = [row for row, one in enumerate(sampling) if one.temperature > 0]
+    if warm:
+        rows = torch.tensor(warm, device=logits.device)
+        wishes = [sampling[row] for row in warm]
+        seeds = seed_tensor((one.seed for one in wishes), logits.device)
+        tokens[rows] = sample(log_probabilities(logits[rows], wishes), uniform(seeds, positions[rows], logits.shape[1]))
     return tokens
 
 
-def log_probabilities(logits: Tensor, sampling: RowSampling) -> Tensor:
-    """Log of the renormalised distribution [V] that `sampling` asks for, in fp64; -inf where filtered."""
-    probabilities = torch.softmax(logits.double() / sampling.temperature, dim=-1)
-    ordered, ids = probabilities.sort(descending=True, stable=True)
-    keep = ordered.cumsum(0) - ordered <= sampling.top_p
-    if sampling.top_k > 0:
-        keep[sampling.top_k :] = False
-    keep &= ordered >= sampling.min_p * ordered[0]
-    keep[0] = True
+def log_probabilities(logits: Tensor, sampling: Sequence[RowSampling]) -> Tensor:
+    """Logs of `probabilities`; -inf where filtered."""
+    return probabilities(logits, sampling).log()
+
+
+def probabilities(logits: Tensor, sampling: Sequence[RowSampling]) -> Tensor:
+    """The renormalised distributions [R, V] that `sampling` asks for at each row of logits [R, V], in fp64.
+
+    A greedy row has all of its mass on the argmax.
+    """
+    greedy = _column(sampling, "temperature", logits) <= 0
+    temperature = torch.where(greedy, 1.0, _column(sampling, "temperature", logits))
+    ordered, ids = torch.softmax(logits.double() / temperature, dim=-1).sort(dim=-1, descending=True, stable=True)
+    top_k = _column(sampling, "top_k", logits)
+    rank = torch.arange(logits.shape[1], device=logits.device)
+    keep = ordered.cumsum(-1) - ordered <= _column(sampling, "top_p", logits)
+    keep &= (rank < top_k) | (top_k <= 0)
+    keep &= ordered >= _column(sampling, "min_p", logits) * ordered[:, :1]
+    keep &= ~greedy
+    keep[:, 0] = True
     kept = torch.where(keep, ordered, 0.0)
-    return torch.zeros_like(kept).scatter(0, ids, kept / kept.sum()).log()
+    return torch.zeros_like(kept).scatter(1, ids, kept / kept.sum(-1, keepdim=True))
 
 
-def sample(log_p: Tensor, seed: int, position: Tensor | int) -> Tensor:
-    """One draw from log_p [V] by the Gumbel-max rule, noise fixed by (seed, position)."""
-    return (log_p - (-uniform(seed, position, log_p.shape[0], log_p.device).log()).log()).argmax()
-
-
-def uniform(seed: int, position: Tensor | int, count: int, device: torch.device) -> Tensor:
-    """fp64 numbers in (0, 1), one per token id: two rounds of the splitmix64 finaliser over (seed, position, id)."""
-    ids = torch.arange(count, dtype=torch.int64, device=device)
-    place = torch.as_tensor(position, dtype=torch.int64, device=device)
-    state = _mix(_mix(torch.tensor(_signed(seed), device=device) + place * _GOLDEN) + ids * _GOLDEN)
-    return ((state >> 11 & (1 << 53) - 1).double() + 0.5) * 2.0**-53
+def sample(log_p: Tensor, noise: Tensor) -> Tensor:
+    """One draw [R] from each row of log_p [R, V] by the Gumbel-max rule; `noise` [R, V] is uniform."""
+    return (log_p - (-noise.log()).log()).argmax(dim=-1)
 
 
 def token_logprob(logits: Tensor, token: int, top: int) -> TokenLogprob:
@@ -64,16 +71,7 @@ def token_logprob(logits: Tensor, token: int, top: int) -> TokenLogprob:
     return TokenLogprob(float(log_p[token]), token, best)
 
 
-def _mix(x: Tensor) -> Tensor:
-    """splitmix64's finaliser on signed 64-bit integers, which wrap as unsigned ones do; shifts are made logical."""
-    x = (x ^ (x >> 30 & (1 << 34) - 1)) * _signed(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> 27 & (1 << 37) - 1)) * _signed(0x94D049BB133111EB)
-    return x ^ (x >> 31 & (1 << 33) - 1)
-
-
-def _signed(value: int) -> int:
-    value &= (1 << 64) - 1
-    return value - (1 << 64) if value >> 63 else value
-
-
-_GOLDEN = _signed(0x9E3779B97F4A7C15)
+def _column(sampling: Sequence[RowSampling], key: str, like: Tensor) -> Tensor:
+    """[R, 1] values of one wish, fp64."""
+    values = [float(getattr(one, key)) for one in sampling]
+    return torch.tensor(values, dtype=torch.float64, device=like.device).unsqueeze(1)

@@ -152,7 +152,8 @@ def drafts_accepted_where_possible(
     """A draft passes when it is merely among the tokens that the filters keep."""
     choices, emitted = choices_of(rows, samplings, at), []
     for row, draft, choice, one in zip(rows, drafts.tolist(), choices.tolist(), samplings, strict=True):
-        kept = [bool(log_probabilities(row[i], one)[token] > -torch.inf) for i, token in enumerate(draft)]
+        possible = log_probabilities(row, [one] * len(row)) > -torch.inf
+        kept = [bool(possible[i, token]) for i, token in enumerate(draft)]
         n = kept.index(False) if False in kept else len(kept)
         emitted.append([*draft[:n], choice[n]])
     return emitted
