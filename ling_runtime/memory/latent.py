@@ -49,6 +49,9 @@ class LatentPool:
     def release(self, slot: int) -> None:
         self._free.extend(reversed(self._tables.pop(slot)))
 
+    def pages_of(self, slot: int) -> list[int]:
+        return list(self._tables[slot])
+
     def view(self, layer: int, window: Window, places: Places) -> LatentView:
         return LatentView(self.rows[layer], window, places)
 
@@ -77,6 +80,11 @@ class Places:
         return self.window.positions.flatten()
 
     @cached_property
+    def table(self) -> Tensor:
+        """[B, most pages of any request] page tables as one tensor; entries past a request's own are page 0."""
+        return torch.nn.utils.rnn.pad_sequence(self.tables, batch_first=True)
+
+    @cached_property
     def visible(self) -> list[Tensor]:
         """Per request, the pages up to its last new row."""
         return [
@@ -97,6 +105,11 @@ class LatentView:
     def positions(self) -> Tensor:
         """[B * T] absolute positions of the new rows."""
         return self.places.flat_positions
+
+    @property
+    def table(self) -> Tensor:
+        """[B, pages] page numbers of each request."""
+        return self.places.table
 
     def write(self, rows: Tensor) -> None:
         """Store the first B * T of `rows` [R, width] at their positions."""

@@ -7,6 +7,7 @@ bytes.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,6 +21,15 @@ if TYPE_CHECKING:
     from ling_runtime.memory.window import Window
 
 
+@dataclass(frozen=True)
+class Pools:
+    """The tensors of a pool, for kernels that find a request by its slot."""
+
+    conv: Tensor  # [layers, slots, kernel - 1, C]
+    ring: Tensor  # [layers, slots, 16, H, 4 d + 1]
+    state: Tensor  # [layers, slots, H, d, d]
+
+
 class RecurrentPool:
     """State of `slots` requests (slot 0 is for padding) over all KDA layers of one model."""
 
@@ -31,6 +41,10 @@ class RecurrentPool:
         self._ring = torch.zeros(layers, slots, TILE, heads, 4 * width + 1, dtype=wide, device=device)
         self._state = torch.zeros(layers, slots, heads, width, width, dtype=wide, device=device)
         self._staged: list[KdaStaged] = []
+
+    @property
+    def pools(self) -> Pools:
+        return Pools(self._conv, self._ring, self._state)
 
     def read(self, layer: int, window: Window) -> KdaState:
         """Committed state of the window's requests in KDA layer `layer` (counted among KDA layers), read only."""

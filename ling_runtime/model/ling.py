@@ -94,6 +94,10 @@ class Ling:
             normed, residual = block(normed, residual, next_norm, pass_)
         return normed  # type: ignore[no-any-return]
 
+    def greedy(self, hidden: Tensor) -> Tensor:
+        """hidden [n, D] -> the best token of each row [n], without keeping logits."""
+        return self.kernels["greedy_head"](hidden, self._head)  # type: ignore[no-any-return]
+
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [n, D] -> wide logits [n, V]; pads to tiles itself."""
         return self.kernels["lm_head"](pad_rows(hidden), self._head)[: hidden.shape[0]]  # type: ignore[no-any-return]

@@ -1,0 +1,79 @@
+"""The verify step as one CUDA graph: embed, all layers, head, accept, commit, and the relay advanced.
+
+The same function runs eagerly and under capture. It reads the request's slot, length, tokens and pages from the device
+and writes its results there, so replaying it is all the host does. The surprise: nothing may be read back inside, not
+even a length to size a tensor, which is why its operators are the device variants.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from ling_runtime.memory.device import DevicePass, DeviceRecurrent, DeviceWindow
+from ling_runtime.ops.triton_commit import accept, commit
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ling_runtime.executor.relay import Relay
+    from ling_runtime.memory.caches import Caches
+    from ling_runtime.model.ling import Ling
+
+DEVICE_VARIANTS = {
+    "linear": "triton",
+    "rms_norm": "triton",
+    "add_rms_norm": "triton",
+    "kda_window": "triton",
+    "mla_window": "triton",
+    "moe": "triton",
+    "router": "triton",
+    "greedy_head": "triton",
+}
+"""What a captured step needs: operators that take lengths from the device."""
+
+
+class VerifyStep:
+    """Greedy verification of `rows` rows for `batch` requests: `slots` says whose, `results` what came."""
+
+    def __init__(self, model: Ling, caches: Caches, relay: Relay, *, batch: int, rows: int) -> None:
+        self._model, self._relay, self._latent, self._rows = model, relay, caches.latent.rows, rows
+        self._recurrent = DeviceRecurrent(caches.recurrent.pools, batch, rows)
+        self.slots = torch.zeros(batch, dtype=torch.int64, device=model.device)
+        self.choices = torch.zeros(batch, rows, dtype=torch.int64, device=model.device)
+        self.accepted = torch.zeros(batch, dtype=torch.int64, device=model.device)
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    @torch.inference_mode()
+    def run(self) -> None:
+        """One step, launch by launch."""
+        relay, slots = self._relay, self.slots
+        window = DeviceWindow(
+            batch=len(slots), rows=self._rows, slot_index=slots, start_index=relay.lengths.index_select(0, slots)
+        )
+        drafts = relay.drafts.index_select(0, slots)[:, : self._rows - 1]
+        verified = torch.cat([relay.tokens.index_select(0, slots).unsqueeze(1), drafts], dim=1)
+        pass_ = DevicePass(window, self._recurrent, self._latent, relay.tables.index_select(0, slots))
+        hidden = self._model(verified.flatten(), pass_)  # type: ignore[arg-type]
+        self.choices.copy_(self._model.greedy(hidden[: window.real_rows]).view_as(self.choices))
+        self.accepted.copy_(accept(window, verified, self.choices, relay.lengths, relay.tokens))
+        commit(self._recurrent, window, self.accepted)
+
+    def capture(self, pool: tuple[int, int] | None = None) -> None:
+        """Record `run`, after one eager run that compiles its kernels and advances the requests."""
+        self.run()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+            self.run()
+        self._graph = graph
+
+    def replay(self) -> None:
+        assert self._graph is not None, "capture comes first"
+        self._graph.replay()
+
+    @property
+    def results(self) -> tuple[Tensor, Tensor]:
+        """(choices [B, W], accepted [B]) of the last step."""
+        return self.choices, self.accepted

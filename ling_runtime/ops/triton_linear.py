@@ -1,0 +1,105 @@
+"""Matrix products of 16-row tiles in Triton, for weights that come cold from memory.
+
+With few rows the product is a read of the weights and nothing else, so the tile is chosen for bytes in flight. The
+surprise is what makes rows invariant: every row is summed over K front to back by one program, in 16-row tensor-core
+tiles, whatever the column tile, the pipeline depth or the number of rows; only the library's order differs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import triton
+import triton.language as tl
+
+from ling_runtime.config import TILE
+from ling_runtime.ops.registry import variant
+from ling_runtime.ops.triton_launch import enter, launch, leave, lines_of, warm
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Columns and depth of a program's tile, warps, and stages of its load pipeline."""
+
+    columns: int
+    depth: int
+    warps: int
+    stages: int
+
+
+def tiles_for(outputs: int, inner: int) -> Tiles:
+    """Enough programs to fill the chip first, then long rows of each: measured on one H200."""
+    if outputs >= WIDE_OUTPUTS:
+        return Tiles(64, 128, 4, 4)
+    return (
+        Tiles(16, min(256, triton.next_power_of_2(inner)), 2, 4) if outputs < NARROW_OUTPUTS else Tiles(32, 128, 4, 5)
+    )
+
+
+WIDE_OUTPUTS, NARROW_OUTPUTS = 16384, 4096
+
+
+def precision(dtype: torch.dtype) -> str:
+    """fp32 products are IEEE; narrower inputs have one product anyway (the interpreter knows no bf16 product)."""
+    return "ieee" if dtype == torch.float32 or triton.knobs.runtime.interpret else "tf32"
+
+
+@variant("linear", "triton", "rounding", "one program sums a row over K front to back; the library has its own order")
+def linear_triton(x: Tensor, weight: Tensor, tiles: Tiles | None = None) -> Tensor:
+    """x [R, K] @ weight [N, K]^T -> [R, N]; R a whole number of tiles."""
+    rows, inner = x.shape
+    outputs = weight.shape[0]
+    tiles = tiles or tiles_for(outputs, inner)
+    out = x.new_empty(rows, outputs)
+    _linear[(triton.cdiv(outputs, tiles.columns), rows // TILE)](
+        x, weight, out, outputs, x.stride(0), inner, tiles.columns, tiles.depth, TILE, precision(x.dtype),
+        lines_of(inner, x.element_size()), **launch(), num_warps=tiles.warps, num_stages=tiles.stages,
+    )  # fmt: skip
+    return out
+
+
+@triton.jit
+def product(a, b, total, PRECISION: tl.constexpr):
+    """total + a @ b in fp32."""
+    if PRECISION == "ieee":
+        a, b = a.to(tl.float32), b.to(tl.float32)
+    return tl.dot(a, b, total, input_precision=PRECISION)
+
+
+@triton.jit
+def row_tile_product(
+    x, rows, stride, weight, columns, K: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TM: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """fp32 [TM, BN] of x[rows] with weight[columns] (both K contiguous), summed over K front to back."""
+    total = tl.zeros((TM, BN), tl.float32)
+    place = tl.arange(0, BK)
+    for k in range(0, K, BK):
+        if K % BK == 0:
+            a = tl.load(x + rows[:, None] * stride + (k + place)[None, :])
+            b = tl.load(weight + columns[None, :] * K + (k + place)[:, None])
+        else:
+            inside = k + place < K
+            a = tl.load(x + rows[:, None] * stride + (k + place)[None, :], mask=inside[None, :], other=0.0)
+            b = tl.load(weight + columns[None, :] * K + (k + place)[:, None], mask=inside[:, None], other=0.0)
+        total = product(a, b, total, PRECISION)
+    return total
+
+
+@triton.jit
+def _linear(
+    x, weight, out, N, stride, K: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TM: tl.constexpr,
+    PRECISION: tl.constexpr, LINES: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    rows = tl.program_id(1) * TM + tl.arange(0, TM)
+    columns = (tl.program_id(0) * BN + tl.arange(0, BN)).to(tl.int64)
+    warm(weight, columns % N, K, LINES, PDL)
+    enter(PDL)
+    total = row_tile_product(x, rows, stride, weight, columns % N, K, BN, BK, TM, PRECISION)
+    tl.store(out + rows[:, None] * N + columns[None, :], total.to(out.dtype.element_ty), mask=(columns < N)[None, :])
+    leave(PDL)

@@ -1,0 +1,123 @@
+"""The device-resident verify step: plain decoding's tokens whatever is accepted, and a graph equal to its launches."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+pytest.importorskip("triton")
+
+from ling_runtime.executor.graphs import DEVICE_VARIANTS, VerifyStep
+from ling_runtime.executor.relay import Outbox, Relay
+from ling_runtime.memory.caches import Caches
+from ling_runtime.memory.window import Window
+from ling_runtime.model.ling import Ling
+from ling_runtime.ops.registry import Kernels
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ling_runtime.config import ModelConfig
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+LONGEST, PROMPT, ROWS = 128, 21, 4
+
+
+class Host:
+    """A model and its memory with one request past its prompt."""
+
+    def __init__(self, config: ModelConfig, tensors: dict[str, Tensor], selection: dict[str, str], dtype: torch.dtype):
+        self.model = Ling(config, tensors, Kernels(selection), positions=LONGEST, dtype=dtype, device=DEVICE)
+        self.caches = Caches(config, max_requests=3, pages=8, dtype=dtype, device=DEVICE)
+        self.caches.reserve(LONGEST)
+        self.slot = self.caches.reserve(LONGEST)
+        prompt = torch.randint(config.vocab_size, (PROMPT,), generator=torch.Generator().manual_seed(2)).to(DEVICE)
+        self.length = 0
+        self.token = self.run(prompt)
+
+    def run(self, ids: Tensor) -> int:
+        """All of `ids` accepted; the greedy token after them."""
+        window = Window(slots=(self.slot,), starts=(self.length,), rows=len(ids), device=DEVICE)
+        hidden = self.model(ids, self.caches.begin(window))
+        self.caches.recurrent.commit(window, torch.tensor([len(ids)], device=DEVICE))
+        self.length += len(ids)
+        return int(self.model.greedy(hidden[len(ids) - 1 : len(ids)]))
+
+    def plain(self, count: int) -> list[int]:
+        """`count` tokens one at a time, the prompt's own first."""
+        tokens = [self.token]
+        while len(tokens) < count:
+            tokens.append(self.run(torch.tensor([tokens[-1]], device=DEVICE)))
+        return tokens
+
+    def step(self, rows: int = ROWS) -> tuple[VerifyStep, Relay]:
+        relay = Relay(4, drafts=rows - 1, longest=LONGEST, device=DEVICE)
+        relay.admit(self.slot, self.caches, length=self.length, token=self.token)
+        step = VerifyStep(self.model, self.caches, relay, batch=1, rows=rows)
+        step.slots.fill_(self.slot)
+        return step, relay
+
+
+def test_verify_commits_what_plain_decoding_says(small_config: ModelConfig, small_tensors: dict[str, Tensor]) -> None:
+    """Drafts right for 0, 1, 2, 3 rows in turn, over the end of a chunk of 16."""
+    want = Host(small_config, small_tensors, {}, torch.float32).plain(16)
+    host = Host(small_config, small_tensors, DEVICE_VARIANTS, torch.float32)
+    step, relay = host.step()
+    got = [host.token]
+    for right in (2, 0, 3, 1, 3):
+        drafts = want[len(got) : len(got) + ROWS - 1]
+        drafts[right:] = [(token + 1) % small_config.vocab_size for token in drafts[right:]]
+        relay.drafts[host.slot] = torch.tensor(drafts, device=DEVICE)
+        step.run()
+        assert int(step.accepted) == right + 1
+        got += step.choices[0, : right + 1].tolist()
+        assert int(relay.lengths[host.slot]) == PROMPT + len(got) - 1
+        assert int(relay.tokens[host.slot]) == got[-1]
+    assert got == want[: len(got)]
+
+
+def test_commit_leaves_the_state_of_the_reference(small_config: ModelConfig, small_tensors: dict[str, Tensor]) -> None:
+    """After the same accepted rows the pools hold what the eager commit leaves, bit for bit, other slots untouched."""
+    eager = Host(small_config, small_tensors, DEVICE_VARIANTS, torch.float32)
+    other = Host(small_config, small_tensors, DEVICE_VARIANTS, torch.float32)
+    want = eager.plain(13)
+    step, relay = other.step(rows=13)
+    relay.drafts[other.slot] = torch.tensor(want[1:], device=DEVICE)
+    before = other.caches.recurrent.snapshot(1)
+    step.run()
+    eager.run(torch.tensor(want[-1:], device=DEVICE))
+    assert int(step.accepted) == 13
+    for got, expected in zip(
+        other.caches.recurrent.snapshot(other.slot), eager.caches.recurrent.snapshot(eager.slot), strict=True
+    ):
+        torch.testing.assert_close(got, expected, rtol=0, atol=0 if DEVICE.type == "cpu" else 1e-4)
+    assert all(torch.equal(a, b) for a, b in zip(before, other.caches.recurrent.snapshot(1), strict=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("rows", [1, 4, 6, 9, 17])
+def test_graph_and_eager_are_equal_bit_for_bit(
+    small_config: ModelConfig, small_tensors: dict[str, Tensor], rows: int
+) -> None:
+    hosts = [Host(small_config, small_tensors, DEVICE_VARIANTS, torch.bfloat16) for _ in range(2)]
+    (eager, eager_relay), (graph, graph_relay) = (host.step(rows) for host in hosts)
+    eager.run()
+    graph.capture()
+    outbox = Outbox(1, rows)
+    for _ in range(20):
+        eager.run()
+        graph.replay()
+        sent = outbox.send(*graph.results)
+        assert torch.equal(eager.choices, graph.choices)
+        assert torch.equal(eager.accepted, graph.accepted)
+        assert sent.read()[0] == eager.choices[0, : int(eager.accepted)].tolist()
+    assert torch.equal(eager_relay.lengths, graph_relay.lengths)
+    for one, two in zip(*(host.caches.recurrent.snapshot(host.slot) for host in hosts), strict=True):
+        assert torch.equal(one, two)
+    assert torch.equal(hosts[0].caches.latent.rows, hosts[1].caches.latent.rows)
