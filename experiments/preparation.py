@@ -74,12 +74,16 @@ def with_data(cell: plan.Cell, study: StudySpec, golden: Reference | Missing) ->
         raise ConfigError("output_dir", f"no data can be written there: {error}") from error
     check_prompts(cell.spec.gate, data)
     machine = environment.capture()
+    speculation = cell.spec.speculation
     inputs = plan.Inputs(
         commit=environment.source(machine),
         harness=ruler.harness(),
         dataset=data.dataset_sha256,
         task_data=data.task_sha256,
         model=ruler.model_revision(Path(cell.spec.model.path)),
+        draft=speculation.draft_path and ruler.model_revision(Path(speculation.draft_path)),
+        sts=speculation.sts_path and ruler.digest([Path(speculation.sts_path)]),
+        cost_table=speculation.cost_table_path and ruler.digest([Path(speculation.cost_table_path)]),
         hardware=environment.hardware_class(machine),
     )
     return Prepared(cell, data, plan.identity(cell.spec, inputs), golden)

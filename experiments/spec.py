@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Algorithm = Literal["none", "nextn", "dspark"]
+VerifyMode = Literal["static", "cap-accept", "compact"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,15 +37,31 @@ class ModelSpec:
     path: str
     tokenizer_path: str | None = None
     revision: str | None = None
+    drafts: dict[int, str] = field(default_factory=dict)
+    """The model's DSpark drafts by block size, for `speculation.draft_path=null`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpeculationSpec:
+    """One schema for all algorithms; None: left to the algorithm, or none of its keys (speculation.py)."""
+
     algorithm: Algorithm = "none"
     num_steps: int | None = None
     num_draft_tokens: int | None = None
     block_size: int | None = None
-    verify_mode: str | None = None
+    """gamma: drafts a step."""
+    draft_path: str | None = None
+    verify_mode: VerifyMode | None = None
+    acceptance: Literal["classic", "block"] | None = None
+    """Rule for sampled requests; greedy ones accept by equality."""
+    greedy_draft: bool | None = None
+    scheduler: Literal["causal", "global"] | None = None
+    sts_path: str | None = None
+    """Temperatures of the confidence head; None: 1 at every position."""
+    cost_table_path: str | None = None
+    """Step time by rows; None: flat, so that every row is verified."""
+    allow_fallback: bool | None = None
+    """Artifacts that do not fit cost a warning instead of the start."""
 
     @property
     def window(self) -> int:

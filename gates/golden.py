@@ -67,14 +67,18 @@ class Reference:
 
 
 def taken(spec: CellSpec, hardware: Hardware, evidence: CellEvidence) -> Golden:
-    """Pollution and task stay out: they are judged within an arm, or by other data."""
+    """Pollution and task stay out: they are judged within an arm, or by other data.
+
+    So do a draft's files: which one it was does not matter to the bytes, and against a record of blocks of drafts every
+    cell is a change of speculation.
+    """
     assert evidence.probe is not None, "a server without answers is no golden record"
     return Golden(
         model=spec.model.name,
         revision=revision_of(spec.model),
         hardware=hardware,
         engine=replace(spec.engine, command=()),
-        speculation=spec.speculation,
+        speculation=replace(spec.speculation, draft_path=None, sts_path=None, cost_table_path=None),
         env=spec.env,
         kernels=spec.kernels,
         evidence=CellEvidence(probe=evidence.probe),
