@@ -96,8 +96,8 @@ def test_a_preset_lists_linked_cells_and_takes_overrides(run_py: Callable[..., R
         ("model.path=/no/such/model", "model.path"),
         ("model.path=???", "model.path: Missing mandatory value"),
         (
-            "speculation=dspark model.drafts={}",
-            "speculation.draft_path: model ling_tiny names no draft of a block of 8",
+            "speculation=dspark speculation.block_size=32",
+            "ling_tiny names no draft of a block of 32 (model.drafts: 8, 16)",
         ),
         ("speculation=dspark speculation.num_steps=3", "speculation.num_steps: speculation=dspark has block_size"),
         ("kernels.no_such=fused", "kernels.no_such: no such operator"),
