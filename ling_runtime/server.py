@@ -61,7 +61,8 @@ def check_model(config: ServerConfig) -> None:
 def bind(config: ServerConfig) -> socket.socket:
     """A bound socket that does not listen yet; ConfigError when the address cannot be had."""
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # With the protocol spelled out: asyncio's own loop sets TCP_NODELAY nowhere else, and an answer would wait 40 ms.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((config.host, config.port))
