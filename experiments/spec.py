@@ -37,7 +37,7 @@ class ModelSpec:
     path: str
     tokenizer_path: str | None = None
     revision: str | None = None
-    drafts: dict[int, str] = field(default_factory=dict)
+    drafts: dict[str, str] = field(default_factory=dict)
     """The model's DSpark drafts by block size, for `speculation.draft_path=null`."""
 
 

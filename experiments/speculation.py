@@ -113,12 +113,14 @@ def absolute(path: str | None) -> str | None:
 
 def shipped_draft(size: int, model: ModelSpec) -> str:
     """The model's own draft of this block size, or the next larger one, which may draft less. Raises ConfigError."""
-    fit = [trained for trained in sorted(model.drafts) if trained >= size]
-    if not fit:
-        known = ", ".join(map(str, sorted(model.drafts))) or "none"
-        why = f"model {model.name} names no draft of a block of {size} (model.drafts: {known}); name one"
-        raise ConfigError("speculation.draft_path", why)
-    return model.drafts[fit[0]]
+    if strange := [key for key in model.drafts if not key.isdecimal()]:
+        raise ConfigError(f"model.drafts.{strange[0]}", "keys are block sizes; allowed: 1, 2, ...")
+    known = sorted(model.drafts, key=int)
+    for trained in known:
+        if int(trained) >= size:
+            return model.drafts[trained]
+    why = f"model {model.name} names no draft of a block of {size} (model.drafts: {', '.join(known) or 'none'})"
+    raise ConfigError("speculation.draft_path", f"{why}; name one")
 
 
 def check(speculation: SpeculationSpec, path: Path, target: ModelConfig) -> None:

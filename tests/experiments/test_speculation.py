@@ -25,7 +25,7 @@ def make(make_cell: Callable[..., CellSpec], checkpoint: Path, draft: Path) -> C
     def cell(algorithm: str = "dspark", **keys: Any) -> CellSpec:
         if algorithm == "dspark":
             keys = {"block_size": 8} | keys
-        model = ModelSpec(name="tiny", path=str(checkpoint), drafts={8: str(draft)})
+        model = ModelSpec(name="tiny", path=str(checkpoint), drafts={"8": str(draft)})
         speculation: Any = {"algorithm": algorithm} | keys
         return make_cell(model=model, speculation=SpeculationSpec(**speculation))
 
@@ -77,6 +77,14 @@ def test_defaults_are_written_out_so_that_leaving_a_key_and_naming_its_default_a
     assert done.model.drafts == {}, "what was resolved, and only that, is the cell's"
     scheduled = checked(make(verify_mode="compact")).speculation
     assert (scheduled.scheduler, scheduled.allow_fallback) == ("causal", False)
+
+
+def test_drafts_are_known_by_block_size(make: Callable[..., CellSpec]) -> None:
+    cell = make()
+    with pytest.raises(ConfigError, match=r"model\.drafts\.eight: keys are block sizes"):
+        checked(replace(cell, model=replace(cell.model, drafts={"eight": "d"})))
+    with pytest.raises(ConfigError, match=r"model tiny names no draft of a block of 8 \(model\.drafts: none\)"):
+        checked(replace(cell, model=replace(cell.model, drafts={})))
 
 
 def test_a_smaller_block_than_trained_takes_the_next_larger_draft(make: Callable[..., CellSpec], draft: Path) -> None:
