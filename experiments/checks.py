@@ -63,7 +63,7 @@ def _check_model(cell: CellSpec) -> None:
     tokenizer = Path(cell.model.tokenizer_path or path)
     if not (tokenizer / "tokenizer.json").is_file():
         raise ConfigError("model.tokenizer_path", f"{tokenizer} holds no tokenizer.json")
-    speculation.check(cell.speculation, path, config)
+    speculation.check(cell, config)
     wanted = (cell.workload.input_len or 0) + cell.workload.output_len
     context = cell.engine.context_length or config.max_position_embeddings
     if wanted > context:

@@ -82,11 +82,16 @@ def with_data(cell: plan.Cell, study: StudySpec, golden: Reference | Missing) ->
         task_data=data.task_sha256,
         model=ruler.model_revision(Path(cell.spec.model.path)),
         draft=speculation.draft_path and ruler.model_revision(Path(speculation.draft_path)),
-        sts=speculation.sts_path and ruler.digest([Path(speculation.sts_path)]),
-        cost_table=speculation.cost_table_path and ruler.digest([Path(speculation.cost_table_path)]),
+        sts=artifact(speculation.sts_path),
+        cost_table=artifact(speculation.cost_table_path),
         hardware=environment.hardware_class(machine),
     )
     return Prepared(cell, data, plan.identity(cell.spec, inputs), golden)
+
+
+def artifact(path: str | None) -> str | None:
+    """Its hash; where it was allowed to be missing, it is not there for the server either."""
+    return ruler.digest([Path(path)]) if path and Path(path).is_file() else None
 
 
 def check_study(study: StudySpec) -> None:

@@ -17,7 +17,7 @@ from ling_runtime.config import ConfigError as ModelConfigError
 from ling_runtime.draft_config import DraftConfig
 
 if TYPE_CHECKING:
-    from experiments.spec import Algorithm, ModelSpec
+    from experiments.spec import Algorithm, CellSpec, ModelSpec
     from ling_runtime.config import ModelConfig
 
 KEYS: dict[Algorithm, tuple[str, ...]] = {
@@ -123,16 +123,19 @@ def shipped_draft(size: int, model: ModelSpec) -> str:
     raise ConfigError("speculation.draft_path", f"{why}; name one")
 
 
-def check(speculation: SpeculationSpec, path: Path, target: ModelConfig) -> None:
-    """Raises ConfigError for a model, a draft or an artifact that the completed `speculation` cannot use."""
+def check(cell: CellSpec, target: ModelConfig) -> None:
+    """Raises ConfigError for a model, a draft or an artifact that the completed cell cannot use."""
+    speculation = cell.speculation
     if speculation.algorithm == "nextn" and not target.num_nextn_predict_layers:
-        raise ConfigError("speculation", f"{path} has no NEXTN layer; allowed: none, or dspark with a draft")
+        raise ConfigError("speculation", f"{cell.model.path} has no NEXTN layer; allowed: none, or dspark with a draft")
     if speculation.algorithm == "dspark":
         check_draft(speculation, target)
+        if speculation.sts_path or speculation.cost_table_path:
+            check_artifacts(cell)
 
 
-def check_draft(speculation: SpeculationSpec, target: ModelConfig) -> DraftConfig:
-    """The draft's own configuration. Raises ConfigError."""
+def check_draft(speculation: SpeculationSpec, target: ModelConfig) -> None:
+    """Raises ConfigError."""
     assert speculation.draft_path is not None
     assert speculation.block_size is not None
     path = Path(speculation.draft_path)
@@ -149,4 +152,28 @@ def check_draft(speculation: SpeculationSpec, target: ModelConfig) -> DraftConfi
     if speculation.verify_mode != "static" and not draft.enable_confidence_head:
         why = f"{path} has no confidence head, which {speculation.verify_mode} schedules by; allowed: static"
         raise ConfigError("speculation.verify_mode", why)
-    return draft
+
+
+def check_artifacts(cell: CellSpec) -> None:
+    """Raises ConfigError for one that is missing or was made with something else, unless that is allowed."""
+    from ling_runtime.speculation.dspark.artifact import load_cost, load_temperatures  # noqa: PLC0415 - imports torch
+    from ling_runtime.speculation.dspark.identity import identity_of  # noqa: PLC0415 - as above
+
+    speculation, engine = cell.speculation, cell.engine
+    assert speculation.draft_path is not None
+    assert speculation.block_size is not None
+    identity = identity_of(
+        cell.model.path,
+        speculation.draft_path,
+        speculation.block_size,
+        device=engine.device,
+        dtype=engine.dtype,
+        threads=engine.num_threads,
+    )
+    loads = {"sts_path": load_temperatures, "cost_table_path": load_cost}
+    for key, load in loads.items():
+        if path := getattr(speculation, key):
+            try:
+                load(path, identity, allow_fallback=bool(speculation.allow_fallback))
+            except ModelConfigError as error:
+                raise ConfigError(f"speculation.{key}", f"{error}; or speculation.allow_fallback=true") from error

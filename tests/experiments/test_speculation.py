@@ -11,6 +11,8 @@ from experiments.checks import checked
 from experiments.engine import server_command
 from experiments.errors import ConfigError
 from experiments.spec import CellSpec, ModelSpec, SpeculationSpec
+from ling_runtime.speculation.dspark.artifact import write as write_artifact
+from ling_runtime.speculation.dspark.identity import identity_of
 from tests.fakes.checkpoint import write_draft
 
 if TYPE_CHECKING:
@@ -127,6 +129,50 @@ def test_a_draft_without_weights_is_half_a_draft(make: Callable[..., CellSpec], 
         checked(make(draft_path=str(path)))
 
 
+def artifact(directory: Path, cell: CellSpec, content: dict[str, Any], **made_with: Any) -> str:
+    """A file made with what `cell` runs, but for `made_with`."""
+    assert cell.speculation.draft_path is not None
+    own = identity_of(cell.model.path, cell.speculation.draft_path, 8, device="cpu", dtype="float32", threads=1)
+    path = directory / "artifact.json"
+    write_artifact(path, replace(own, **made_with), content)
+    return str(path)
+
+
+TEMPERATURES = {"temperatures": [1.0] * 8}
+COSTS = {"sample_batch_tokens": [1, 9], "sample_steps_per_sec": [9.0, 5.0]}
+
+
+@pytest.mark.parametrize(
+    ("key", "content", "made_with", "message"),
+    [
+        ("sts_path", TEMPERATURES, {"draft": "other"}, "made with draft 'other', but here it is "),
+        ("sts_path", TEMPERATURES, {"gamma": 7}, "made with gamma 7, but here it is 8"),
+        ("sts_path", {"temperatures": [1.0] * 7}, {}, "must be a list of 8 numbers"),
+        ("sts_path", COSTS, {}, "temperatures=None"),
+        ("cost_table_path", COSTS, {"hardware": "another"}, "made with hardware 'another'"),
+        ("cost_table_path", COSTS, {"target": "other"}, "made with target 'other'"),
+    ],
+)
+def test_an_artifact_of_something_else_is_refused_unless_that_is_allowed(
+    make: Callable[..., CellSpec], tmp_path: Path, key: str, content: Any, made_with: dict[str, Any], message: str
+) -> None:
+    scheduled = checked(make(verify_mode="compact"))
+    keys: dict[str, Any] = {"verify_mode": "compact", key: artifact(tmp_path, scheduled, content, **made_with)}
+    with pytest.raises(ConfigError, match=rf"speculation\.{key}: .*{message}.* or speculation\.allow_fallback=true"):
+        checked(make(**keys))
+    assert getattr(checked(make(**keys, allow_fallback=True)).speculation, key) == keys[key]
+
+
+def test_artifacts_of_this_very_cell_are_taken(make: Callable[..., CellSpec], tmp_path: Path) -> None:
+    path = artifact(tmp_path, checked(make()), TEMPERATURES | COSTS)
+    checked(make(verify_mode="cap-accept", sts_path=path, cost_table_path=path))
+
+
+def test_an_artifact_that_is_not_there_is_refused(make: Callable[..., CellSpec]) -> None:
+    with pytest.raises(ConfigError, match=r"speculation\.sts_path: .*/no/such: cannot be read"):
+        checked(make(verify_mode="compact", sts_path="/no/such"))
+
+
 def flags(cell: CellSpec) -> str:
     argv = server_command(checked(cell), port=1, served_name="n").argv
     return " ".join(argv[argv.index("--speculative-algorithm") :])
@@ -139,7 +185,7 @@ def test_flags_of_a_static_block(make: Callable[..., CellSpec], draft: Path) -> 
     )
 
 
-def test_flags_of_a_scheduled_block(make: Callable[..., CellSpec], draft: Path) -> None:
+def test_flags_of_a_scheduled_block_whose_artifacts_may_be_missing(make: Callable[..., CellSpec], draft: Path) -> None:
     cell = make(
         verify_mode="compact",
         scheduler="global",

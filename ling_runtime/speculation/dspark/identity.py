@@ -28,8 +28,12 @@ class Identity:
     hardware: str
 
 
-def identity_of(target: str | Path, draft: str | Path, gamma: int, *, device: str, dtype: str) -> Identity:
-    return Identity(target=checkpoint(target), draft=checkpoint(draft), gamma=gamma, hardware=hardware(device, dtype))
+def identity_of(
+    target: str | Path, draft: str | Path, gamma: int, *, device: str, dtype: str, threads: int | None = None
+) -> Identity:
+    """`threads` None: as many as this process uses."""
+    machine = hardware(device, dtype, threads)
+    return Identity(target=checkpoint(target), draft=checkpoint(draft), gamma=gamma, hardware=machine)
 
 
 def checkpoint(path: str | Path) -> str:
@@ -48,11 +52,11 @@ def checkpoint(path: str | Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def hardware(device: str, dtype: str) -> str:
+def hardware(device: str, dtype: str, threads: int | None = None) -> str:
     """What decides how long a step takes besides code: the device, torch's threads where it is a CPU, and the dtype."""
     if device.startswith("cuda"):
         return f"{torch.cuda.get_device_name(device)}, {dtype}"
-    return f"{_processor()} x {torch.get_num_threads()}, {dtype}"
+    return f"{_processor()} x {threads or torch.get_num_threads()}, {dtype}"
 
 
 def _processor() -> str:
