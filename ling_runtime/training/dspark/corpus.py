@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ling_runtime.training.layers import Params
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def with_states(params: Params, config: ModelConfig, rows: Rows, layers: Sequence[int], tokens: int = 65536) -> Batch:
     """All rows and their states, on the parameters' device, in bf16 on a GPU; `tokens` at a time."""
     device = params["lm_head.weight"].device

@@ -34,6 +34,7 @@ class Ranks:
         return cls(dist.get_rank(group), dist.get_world_size(group), group)
 
     def summed(self, value: Tensor) -> Tensor:
+        """`value`, overwritten by its sum over ranks."""
         if self.size > 1:
             dist.all_reduce(value, group=self.group)
         return value
@@ -43,7 +44,6 @@ class Ranks:
         if self.size == 1:
             return
         gradients = [p.grad for p in parameters if p.grad is not None]
-        flat = torch.cat([g.flatten() for g in gradients])
-        dist.all_reduce(flat, group=self.group)
-        for gradient, total in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+        total_of_all = self.summed(torch.cat([g.flatten() for g in gradients]))
+        for gradient, total in zip(gradients, total_of_all.split([g.numel() for g in gradients]), strict=True):
             gradient.copy_(total.view_as(gradient))
