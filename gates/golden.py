@@ -8,6 +8,7 @@ be checked with nothing but the file.
 from __future__ import annotations
 
 import json
+import tempfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 from pydantic import TypeAdapter
 
 from experiments.checks import registered_variants
+from experiments.record import write_atomically
 from experiments.ruler import model_revision
 from experiments.spec import EngineSpec, SpeculationSpec  # noqa: TC001 - pydantic reads the annotations
 from gates.change import classify
@@ -85,9 +87,20 @@ def taken(spec: CellSpec, hardware: Hardware, evidence: CellEvidence) -> Golden:
     )
 
 
+def check_writable(path: Path) -> None:
+    """Raises GoldenError where `write` could not."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise GoldenError(f"{path}: no record can be written there ({error.strerror})") from error
+    if path.is_dir():
+        raise GoldenError(f"{path}: a directory; a record is one file")
+
+
 def write(path: Path, golden: Golden) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"schema": SCHEMA, **asdict(golden)}, separators=(",", ":")) + "\n")
+    write_atomically(path, json.dumps({"schema": SCHEMA, **asdict(golden)}, separators=(",", ":")) + "\n")
 
 
 def read(path: Path) -> Golden:
