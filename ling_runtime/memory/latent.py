@@ -49,6 +49,10 @@ class LatentPool:
     def release(self, slot: int) -> None:
         self._free.extend(reversed(self._tables.pop(slot)))
 
+    def table(self, slot: int) -> list[int]:
+        """The slot's pages in the order of its positions."""
+        return self._tables[slot]
+
     def view(self, layer: int, window: Window, places: Places) -> LatentView:
         return LatentView(self.rows[layer], window, places)
 

@@ -13,11 +13,11 @@ import pytest
 
 from ling_runtime.config import ModelConfig
 from ling_runtime.engine import Engine
-from ling_runtime.executor import step
 from ling_runtime.executor.build import ExecutorSettings, build_executor
 from ling_runtime.executor.interface import RowSampling
 from ling_runtime.request import Request
 from ling_runtime.sampling import SamplingParams
+from ling_runtime.speculation import verification
 from ling_runtime.weights import initialise
 from tests.ling_runtime.speculation.exact import SUSPICIOUS, count, joint, p_value
 
@@ -106,11 +106,11 @@ def test_an_engine_that_accepts_too_much_is_caught(
     build: Any, exact: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The wrong prefix in the real executor: one draft too many counts as accepted."""
-    right = step.correct_drafts
+    right = verification.correct_drafts
 
     def generous(drafts: Tensor, choices: Tensor) -> Tensor:
         return (right(drafts, choices) + 1).clamp(max=drafts.shape[1])
 
-    monkeypatch.setattr(step, "correct_drafts", generous)
+    monkeypatch.setattr(verification, "correct_drafts", generous)
     tokens, _, _ = asyncio.run(answers(build(num_steps=2, max_requests=RUNNING)))
     assert p_value(count(tokens, VOCAB, LENGTH), exact) < SUSPICIOUS / 1e4
