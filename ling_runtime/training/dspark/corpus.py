@@ -38,17 +38,17 @@ def with_states(params: Params, config: ModelConfig, rows: Rows, layers: Sequenc
 
 @dataclass(frozen=True)
 class Corpus:
-    """Rows to draw batches from; every `long_every`-th batch has rows of the long kind, where there are any."""
+    """Rows to draw batches from; every `long_every`-th batch is of long rows, where there are any, half as many."""
 
     rows: Batch
     long: Batch | None = None
     long_every: int = 8
 
     def batch(self, index: int, *, rows: int, seed: int) -> Batch:
-        """Batch `index` of an endless stream, a function of seed and index; as many tokens of either kind."""
+        """Batch `index` of an endless stream, a function of seed and index."""
         source = self.rows
         if self.long is not None and index % self.long_every == self.long_every - 1:
-            source, rows = self.long, max(rows * self.rows.ids.shape[1] // self.long.ids.shape[1], 1)
+            source, rows = self.long, max(rows // 2, 1)
         generator = torch.Generator().manual_seed(seed * 1_000_003 + index)
         drawn = torch.randint(len(source.ids), (rows,), generator=generator).to(source.ids.device)
         return Batch(*(value[drawn] for value in source))

@@ -53,7 +53,7 @@ class Score:
 
 
 @torch.inference_mode()
-def replay(params: Params, config: DraftConfig, shared: Shared, batch: Batch, anchors: int = 128) -> Replayed:
+def replay(params: Params, config: DraftConfig, shared: Shared, batch: Batch, anchors: int = 64) -> Replayed:
     """Greedy drafts at all positions of `batch`, `anchors` positions at a time."""
     runs, sure = [], []
     everywhere = torch.ones_like(batch.loss_mask)

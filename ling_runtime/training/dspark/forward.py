@@ -19,18 +19,30 @@ if TYPE_CHECKING:
     from ling_runtime.draft_config import DraftConfig
 
 
-class View(NamedTuple):
-    """Where the rows stand and what they see."""
+class Turn(NamedTuple):
+    """Rotations of n positions, [B or 1, 1, n, w / 2] each."""
 
-    positions: Tensor
-    """Of the block rows, [B, R]."""
-    context: Tensor
-    """Of the context rows, [1, T]."""
+    cos: Tensor
+    sin: Tensor
+
+    @classmethod
+    def at(cls, positions: Tensor, config: DraftConfig, dtype: torch.dtype) -> Turn:
+        width = config.rotary_width
+        exponents = torch.arange(0, width, 2, device=positions.device, dtype=torch.float64) / width
+        angles = positions[:, None, :, None].double() * config.rope_theta**-exponents
+        return cls(angles.cos().to(dtype), angles.sin().to(dtype))
+
+
+class View(NamedTuple):
+    """Where the R block rows and T context rows of a sequence stand, and what a block row sees."""
+
+    own: Turn
+    context: Turn
     mask: Tensor
     """[B, 1, R, T + R] bool, true where a block row sees a context row or a block row."""
 
 
-def block_view(anchors: Tensor, length: int, config: DraftConfig) -> View:
+def block_view(anchors: Tensor, length: int, config: DraftConfig, dtype: torch.dtype) -> View:
     """For blocks at anchors [B, N] of sequences of `length` tokens."""
     rows, device = config.block_rows, anchors.device
     context = torch.arange(length, device=device)
@@ -41,7 +53,7 @@ def block_view(anchors: Tensor, length: int, config: DraftConfig) -> View:
     before = context < anchors.repeat_interleave(rows, 1)[..., None]
     mask = torch.cat([before, own.expand(len(anchors), -1, -1)], -1)
     positions = (anchors[..., None] + torch.arange(rows, device=device)).flatten(1)
-    return View(positions, context[None], mask[:, None])
+    return View(Turn.at(positions, config, dtype), Turn.at(context[None], config, dtype), mask[:, None])
 
 
 def forward(
@@ -56,7 +68,7 @@ def forward(
     tokens = ids.new_full((*anchors.shape, config.block_rows), config.mask_token_id)
     tokens[..., 0] = ids.gather(1, anchors)
     x = F.embedding(tokens.flatten(1), embedding)
-    view = block_view(anchors, ids.shape[1], config)
+    view = block_view(anchors, ids.shape[1], config, x.dtype)
     for index in range(config.num_hidden_layers):
         x = _layer(x, context, under(params, f"layers.{index}."), config, view)
     rows: Tensor = rms(x, params["norm.weight"], eps).unflatten(1, (-1, config.block_rows))
@@ -82,32 +94,32 @@ def _mlp(x: Tensor, p: Params) -> Tensor:
 def _mha(x: Tensor, context: Tensor, p: Params, config: DraftConfig, view: View) -> Tensor:
     eps, heads, kv_heads = config.rms_norm_eps, config.num_attention_heads, config.num_key_value_heads
 
-    def keys(rows: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    def keys(rows: Tensor, turn: Turn) -> tuple[Tensor, Tensor]:
         k = rms(_heads(F.linear(rows, p["k_proj.weight"]), kv_heads), p["k_norm.weight"], eps)
-        return rotate(k, positions, config), _heads(F.linear(rows, p["v_proj.weight"]), kv_heads)
+        return rotate(k, turn, config), _heads(F.linear(rows, p["v_proj.weight"]), kv_heads)
 
     q = rms(_heads(F.linear(x, p["q_proj.weight"]), heads), p["q_norm.weight"], eps)
-    k, v = _joined(keys(context, view.context), keys(x, view.positions))
+    k, v = _joined(keys(context, view.context), keys(x, view.own))
     group = heads // kv_heads
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-    out = _attention(rotate(q, view.positions, config), k, v, view.mask)
+    out = _attention(rotate(q, view.own, config), k, v, view.mask)
     return F.linear(out.transpose(1, 2).flatten(-2), p["o_proj.weight"])
 
 
 def _mla(x: Tensor, context: Tensor, p: Params, config: DraftConfig, view: View) -> Tensor:
     heads, nope = config.num_attention_heads, config.qk_nope_head_dim
 
-    def keys(rows: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    def keys(rows: Tensor, turn: Turn) -> tuple[Tensor, Tensor]:
         compressed = wide(F.linear(rows, p["kv_a_proj_with_mqa.weight"]))
         latent, turned = compressed.split([config.kv_lora_rank, config.qk_rope_head_dim], -1)
         latent = rms(latent, p["kv_a_layernorm.weight"], config.rms_norm_eps)
         plain, v = _heads(F.linear(latent, p["kv_b_proj.weight"]), heads).split([nope, config.v_head_dim], -1)
-        turned = rotate(turned[:, None], positions, config).expand(-1, heads, -1, -1)
+        turned = rotate(turned[:, None], turn, config).expand(-1, heads, -1, -1)
         return torch.cat([plain, turned], -1), v
 
     q = _heads(F.linear(x, p["q_proj.weight"]), heads)
-    q = torch.cat([q[..., :nope], rotate(q[..., nope:], view.positions, config)], -1)
-    k, v = _joined(keys(context, view.context), keys(x, view.positions))
+    q = torch.cat([q[..., :nope], rotate(q[..., nope:], view.own, config)], -1)
+    k, v = _joined(keys(context, view.context), keys(x, view.own))
     gate = torch.sigmoid(wide(F.linear(x, p["g_proj.weight"]))).transpose(1, 2)[..., None]
     out = _attention(q, k, v, view.mask) * gate
     return F.linear(out.transpose(1, 2).flatten(-2), p["dense.weight"])
@@ -129,14 +141,10 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q.to(narrow), k.to(narrow), v.to(narrow), attn_mask=mask)
 
 
-def rotate(x: Tensor, positions: Tensor, config: DraftConfig) -> Tensor:
-    """Turn the leading `rotary_width` dimensions of x [B, H, n, w] by positions [B or 1, n]."""
-    width = config.rotary_width
-    exponents = torch.arange(0, width, 2, device=x.device, dtype=torch.float64) / width
-    angles = positions[:, None, :, None].double() * config.rope_theta**-exponents
-    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-    turning, still = x[..., :width], x[..., width:]
+def rotate(x: Tensor, turn: Turn, config: DraftConfig) -> Tensor:
+    """Turn the leading `rotary_width` dimensions of x [B, H, n, w]."""
+    turning, still = x[..., : config.rotary_width], x[..., config.rotary_width :]
     a, b = turning.unflatten(-1, (-1, 2)).unbind(-1) if config.rope_interleave else turning.chunk(2, -1)
-    pair = (a * cos - b * sin, a * sin + b * cos)
+    pair = (a * turn.cos - b * turn.sin, a * turn.sin + b * turn.cos)
     turned = torch.stack(pair, -1).flatten(-2) if config.rope_interleave else torch.cat(pair, -1)
     return torch.cat([turned, still], -1)

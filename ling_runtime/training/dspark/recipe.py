@@ -52,7 +52,9 @@ PRESETS: dict[str, Preset] = {
 }
 
 
-def recipe(preset: str, target: ModelConfig, block_size: int, schedule: Schedule, seed: int = 0) -> Recipe:
+def recipe(
+    preset: str, target: ModelConfig, block_size: int, schedule: Schedule, seed: int = 0, anchors: int = 64
+) -> Recipe:
     """The plain recipe for drafts of `block_size` for `target`, varied as PRESETS says."""
     variation = PRESETS[preset]
     weights = LossWeights(decay=default_decay(block_size))
@@ -60,6 +62,7 @@ def recipe(preset: str, target: ModelConfig, block_size: int, schedule: Schedule
         draft=replace(plain_draft(target, block_size), **variation.draft),
         schedule=schedule,
         losses=replace(weights, **variation.losses),
+        anchors=anchors,
         seed=seed,
     )
 

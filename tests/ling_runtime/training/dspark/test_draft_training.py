@@ -186,6 +186,15 @@ def markov_noise(texts: Batch) -> Callable[[Params], Params]:
     return noisy
 
 
+def test_every_eighth_batch_is_of_long_rows(texts: Batch) -> None:
+    corpus = Corpus(texts, long=Batch(*(torch.cat([part, part], 1) for part in texts)))
+    shapes = [tuple(corpus.batch(index, rows=4, seed=0).ids.shape) for index in range(16)]
+    assert shapes == ([(4, LENGTH)] * 7 + [(2, 2 * LENGTH)]) * 2
+    first, again, other = (corpus.batch(index, rows=4, seed=0).ids for index in (3, 3, 4))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
 def test_spans_end_where_a_block_no_longer_fits() -> None:
     own = torch.arange(20)[None] >= torch.tensor([[5], [12]])
     assert [(s.start, s.end) for s in own_spans(own, block=4, limit=None)] == [(5, 16), (12, 16)]
