@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -269,6 +270,16 @@ def test_a_read_only_store_is_found_before_anything_starts(
     assert "tracking.uri: " in shown.line["error"]
     assert "readonly database" in shown.line["error"]
     assert not list((shown.directory / "out").rglob("record.json"))
+
+
+def test_a_directory_that_takes_no_new_store_is_found_at_once(
+    tmp_path: Path, small_disk: Callable[[int], Path]
+) -> None:
+    disk = small_disk(2**20)
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    begun = time.monotonic()
+    assert "Read-only file system" in refused(tmp_path, f"sqlite:///{disk}/mlflow.db")
+    assert time.monotonic() - begun < 10.0
 
 
 def test_a_place_for_files_that_takes_none_is_found_as_well(
