@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from experiments import claim
-from experiments.errors import MEANING
 from experiments.limits import KEYS
 from experiments.record import FILE, attempts, number
 
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 CONFIGURATION = 2
+NO_RECORD = "no record: the driver was killed before it wrote one, or the disk took none"
 LOGS = {"client": "bench.log"}
 """Where a failure's class says that it is not the server's log which tells more."""
 
@@ -104,13 +104,13 @@ def row(attempt: Path) -> Row:
 
 
 def read(attempt: Path) -> dict[str, Any]:
-    """A driver killed at the very start has left none, and whoever edits one by hand may break it."""
+    """A driver killed at the very start has left none, nor has one on a full disk, and an edit by hand may break it."""
     try:
         record: dict[str, Any] = json.loads((attempt / FILE).read_text())
     except FileNotFoundError:
         return {
             "status": "invalid",
-            "failure": {"class": "unfinished", "phase": "start", "message": MEANING["unfinished"]},
+            "failure": {"class": "unfinished", "phase": "start", "message": NO_RECORD},
         }
     except json.JSONDecodeError as error:
         return {"status": "invalid", "rule": "unreadable", "reason": f"{attempt / FILE}: {error}"}

@@ -79,6 +79,7 @@ def test_every_cell_s_last_attempt_with_class_phase_and_log(output: Path, capsys
     assert (cells["dspark"]["class"], cells["dspark"]["phase"]) == ("inactive", None)
     assert (cells["killed"]["class"], cells["killed"]["log"]) == ("unfinished", None)
     assert cells["at-the-very-start"]["class"] == "unfinished"
+    assert "the disk took none" in cells["at-the-very-start"]["reason"]
     assert (cells["broken"]["class"], "record.json" in cells["broken"]["reason"]) == ("unreadable", True)
 
 
