@@ -43,6 +43,7 @@ def checked(cell: CellSpec) -> CellSpec:
     done = replace(cell, speculation=drafts, model=model, workload=workload, task=task, gate=gate)
     _check_model(done)
     _check_numbers(done)
+    _check_calibration(done)
     _check_kernels(done.kernels)
     return done
 
@@ -85,6 +86,8 @@ def _check_numbers(cell: CellSpec) -> None:
         "gate.parity_prompts": (gate.parity_prompts, 1),
         "gate.parity_tokens": (gate.parity_tokens, 1),
         "gate.pollution_requests": (gate.pollution_requests, 1),
+        "calibration.num_prompts": (cell.calibration.num_prompts, 1),
+        "calibration.output_len": (cell.calibration.output_len, 1),
     }
     for key, (value, least) in smallest.items():
         if value < least:
@@ -95,6 +98,20 @@ def _check_numbers(cell: CellSpec) -> None:
             raise ConfigError(key, f"{flat[key]:g} is no limit; allowed: seconds above 0")
     if (load.input_len is None) != (load.dataset_name == "sharegpt"):
         raise ConfigError("workload.input_len", "needed for dataset_name=random and random-ids, and only there")
+
+
+def _check_calibration(cell: CellSpec) -> None:
+    wanted = cell.calibration
+    if wanted.name == "none":
+        return
+    if cell.speculation.algorithm != wanted.name:
+        raise ConfigError("calibration", f"calibrates speculation={wanted.name}, not {cell.speculation.algorithm}")
+    batches = wanted.requests
+    if not batches or min(batches) < 1 or max(batches) > cell.engine.max_running_requests:
+        allowed = f"1 to engine.max_running_requests={cell.engine.max_running_requests}"
+        raise ConfigError(
+            "calibration.requests", f"{[*batches]} are no batches that the engine runs; allowed: {allowed}"
+        )
 
 
 def _check_kernels(kernels: dict[str, str]) -> None:

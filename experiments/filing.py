@@ -12,6 +12,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
+from experiments import calibration
 from experiments.record import FILE
 
 if TYPE_CHECKING:
@@ -36,11 +37,19 @@ METRICS = {
     "throughput/peak_tok_s": "peak_tok_s",
 }
 SERIES = {"spec/accept_by_position": "accept_by_position"}
+CALIBRATION = {
+    "calibration/temperature": "temperatures",
+    "calibration/ece_before": "ece_before",
+    "calibration/ece_after": "ece_after",
+}
 TASK_METRICS = ("accuracy", "invalid", "stop_rate", "truncation_rate")
 GATE_VALUES = {"pass": 1.0, "fail": 0.0}
 """Other states of a gate are no number and stay in the tags."""
 
-FILES = ("spec.yaml", FILE, "command.txt", "bench.jsonl", "requests.jsonl", "task.jsonl")
+FILES = (
+    *("spec.yaml", FILE, "command.txt", "bench.jsonl", "requests.jsonl", "task.jsonl"),
+    *(calibration.SAMPLES, calibration.STS, calibration.COST_TABLE),
+)
 TAGS = ("name", "identity", "status", "verdict", "rule", "role", "baseline", "attempt")
 KEY = "record_sha256"
 PARENT_KEY = "invocation"
@@ -115,8 +124,9 @@ def metrics(record: Mapping[str, Any]) -> dict[str, float]:
 
 def series(record: Mapping[str, Any]) -> dict[str, list[float]]:
     """Slash names and numbers by position in a block, 1 first; MLflow draws them over its steps."""
-    measured = record["metrics"] or {}
+    measured, sts = record["metrics"] or {}, record.get("calibration", {}).get("sts", {})
     values = {name: measured.get(key) for name, key in SERIES.items()}
+    values |= {name: sts.get(key) for name, key in CALIBRATION.items()}
     return {name: row for name, row in values.items() if row}
 
 

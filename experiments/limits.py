@@ -17,7 +17,7 @@ from experiments.errors import PhaseTimeout
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-Phase = Literal["launch", "warm-up", "bench", "task", "gates"]
+Phase = Literal["launch", "warm-up", "bench", "task", "gates", "collect", "fit", "profile"]
 
 KEYS: dict[Phase, str] = {
     "launch": "engine.ready_timeout_s",
@@ -25,6 +25,9 @@ KEYS: dict[Phase, str] = {
     "bench": "workload.timeout_s",
     "task": "task.timeout_s",
     "gates": "gate.timeout_s",
+    "collect": "calibration.timeout_s",
+    "fit": "calibration.timeout_s",
+    "profile": "calibration.timeout_s",
 }
 AGAIN_S = 5.0
 """An alarm that falls into a destructor is lost; another one follows."""

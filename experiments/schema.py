@@ -54,7 +54,7 @@ def _plain(hint: Any) -> Any:
     if origin is Literal:
         return str
     if origin is tuple:
-        return list[str]
+        return list[get_args(hint)[0]]  # type: ignore[misc]
     if origin in (Union, types.UnionType):
         return Union[tuple(_plain(part) for part in get_args(hint))]  # noqa: UP007 - built from values
     return hint
@@ -67,4 +67,5 @@ def _default(field: dataclasses.Field[Any], hint: Any) -> Any:
         return dataclasses.field(default_factory=field.default_factory)
     if field.default is dataclasses.MISSING:
         return MISSING
-    return dataclasses.field(default_factory=list) if field.default == () else field.default
+    default = field.default
+    return dataclasses.field(default_factory=lambda: [*default]) if isinstance(default, tuple) else default

@@ -132,6 +132,23 @@ class ChangeSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CalibrationSpec:
+    """A cell with a name here measures no engine: it makes the artifacts of scheduled verification (calibration.py)."""
+
+    name: Literal["none", "dspark"] = "none"
+    num_prompts: int = 64
+    output_len: int = 256
+    seed: int = 3
+    """Of the generated prompts."""
+    requests: tuple[int, ...] = (1, 2, 4, 8)
+    """Batches whose steps are timed."""
+    timeout_s: float = 1800.0
+    """Limit of each of its programs."""
+    command: tuple[str, ...] = ()
+    """Program that takes their arguments; empty: the runtime's own."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class CellSpec:
     engine: EngineSpec
     model: ModelSpec
@@ -139,6 +156,7 @@ class CellSpec:
     workload: WorkloadSpec
     task: TaskSpec
     gate: GateSpec
+    calibration: CalibrationSpec = field(default_factory=CalibrationSpec)
     change: ChangeSpec = field(default_factory=ChangeSpec)
     env: dict[str, str] = field(default_factory=dict)
     kernels: dict[str, str] = field(default_factory=dict)

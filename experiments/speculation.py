@@ -129,13 +129,14 @@ def check(cell: CellSpec, target: ModelConfig) -> None:
     if speculation.algorithm == "nextn" and not target.num_nextn_predict_layers:
         raise ConfigError("speculation", f"{cell.model.path} has no NEXTN layer; allowed: none, or dspark with a draft")
     if speculation.algorithm == "dspark":
-        check_draft(speculation, target)
+        check_draft(cell, target)
         if speculation.sts_path or speculation.cost_table_path:
             check_artifacts(cell)
 
 
-def check_draft(speculation: SpeculationSpec, target: ModelConfig) -> None:
+def check_draft(cell: CellSpec, target: ModelConfig) -> None:
     """Raises ConfigError."""
+    speculation, calibrated = cell.speculation, cell.calibration.name != "none"
     assert speculation.draft_path is not None
     assert speculation.block_size is not None
     path = Path(speculation.draft_path)
@@ -149,9 +150,9 @@ def check_draft(speculation: SpeculationSpec, target: ModelConfig) -> None:
     if speculation.block_size > draft.block_size:
         why = f"{path} was trained for blocks of {draft.block_size}; allowed: 1 to {draft.block_size}"
         raise ConfigError("speculation.block_size", f"{speculation.block_size} is too large: {why}")
-    if speculation.verify_mode != "static" and not draft.enable_confidence_head:
-        why = f"{path} has no confidence head, which {speculation.verify_mode} schedules by; allowed: static"
-        raise ConfigError("speculation.verify_mode", why)
+    if not draft.enable_confidence_head and (calibrated or speculation.verify_mode != "static"):
+        key = "calibration" if calibrated else "speculation.verify_mode"
+        raise ConfigError(key, f"{path} has no confidence head; allowed: speculation.verify_mode=static alone")
 
 
 def check_artifacts(cell: CellSpec) -> None:

@@ -105,7 +105,7 @@ def test_a_smaller_block_than_trained_takes_the_next_larger_draft(make: Callable
         (
             {"enable_confidence_head": False},
             {"verify_mode": "compact"},
-            r"speculation\.verify_mode: .* no confidence head, which compact schedules by; allowed: static",
+            r"speculation\.verify_mode: .* no confidence head; allowed: speculation\.verify_mode=static alone",
         ),
     ],
 )
