@@ -16,7 +16,6 @@ from ling_runtime.speculation.noise import uniform
 from ling_runtime.training.choice import Choice, Sampling
 from ling_runtime.training.decode import generate, generate_greedily
 from ling_runtime.training.dspark.generate import write_rows
-from ling_runtime.training.dspark.identity import target_identity
 from ling_runtime.training.dspark.prompts import Prompts
 from ling_runtime.training.dspark.trajectories import SETTINGS, Rows, Trajectories
 from ling_runtime.weights import initialise
@@ -136,16 +135,3 @@ def test_stream_is_a_function_of_its_index_and_mixes_by_share(trajectories: Traj
 
 def test_heldout_prompts_are_not_those_of_training(prompts: Prompts) -> None:
     assert prompts.prompt(0) != replace(prompts, split="heldout").prompt(0)
-
-
-def test_identity_changes_with_the_weights(tiny_directory: Path, tmp_path: Path) -> None:
-    for file in ("config.json", "tokenizer.json", "model.safetensors"):
-        (tmp_path / file).write_bytes((tiny_directory / file).read_bytes())
-    assert target_identity(tmp_path) == target_identity(tiny_directory)
-    content = bytearray((tmp_path / "model.safetensors").read_bytes())
-    content[-1] ^= 1
-    (tmp_path / "model.safetensors").write_bytes(content)
-    assert target_identity(tmp_path) != target_identity(tiny_directory)
-    (tmp_path / "tokenizer.json").unlink()
-    with pytest.raises(ConfigError, match=r"no tokenizer\.json there"):
-        target_identity(tmp_path)
