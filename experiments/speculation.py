@@ -48,6 +48,10 @@ SCHEDULED = ("scheduler", "sts_path", "cost_table_path", "allow_fallback")
 """Keys without effect where every row is verified."""
 
 
+OVERRULED = {"SGLANG_RAGGED_VERIFY_MODE": "verify_mode", "SGLANG_DSPARK_USE_GREEDY_DRAFT": "greedy_draft"}
+"""SGLang's environment names, which a server that was given the flag does not read."""
+
+
 def completed(speculation: SpeculationSpec, model: ModelSpec) -> SpeculationSpec:
     """With every default that the engine would choose, and absolute paths. Raises ConfigError."""
     algorithm = speculation.algorithm
@@ -129,6 +133,8 @@ def check(cell: CellSpec, target: ModelConfig) -> None:
     if speculation.algorithm == "nextn" and not target.num_nextn_predict_layers:
         raise ConfigError("speculation", f"{cell.model.path} has no NEXTN layer; allowed: none, or dspark with a draft")
     if speculation.algorithm == "dspark":
+        for name in cell.env.keys() & OVERRULED.keys():
+            raise ConfigError(f"env.{name}", f"overruled by the flag of speculation.{OVERRULED[name]}; set that")
         check_draft(cell, target)
         if speculation.sts_path or speculation.cost_table_path:
             check_artifacts(cell)

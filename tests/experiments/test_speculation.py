@@ -122,6 +122,12 @@ def test_without_its_confidence_head_a_draft_is_good_for_static(make: Callable[.
     assert checked(make(draft_path=str(path))).speculation.verify_mode == "static"
 
 
+def test_an_environment_name_that_the_flag_overrules_is_refused(make: Callable[..., CellSpec]) -> None:
+    cell = replace(make(), env={"SGLANG_RAGGED_VERIFY_MODE": "compact"})
+    with pytest.raises(ConfigError, match=r"env\.SGLANG_RAGGED_VERIFY_MODE: overruled by .* speculation\.verify_mode"):
+        checked(cell)
+
+
 def test_a_draft_without_weights_is_half_a_draft(make: Callable[..., CellSpec], tmp_path: Path) -> None:
     path = write_draft(tmp_path / "draft")
     (path / "model.safetensors").unlink()
