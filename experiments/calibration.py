@@ -13,7 +13,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from experiments.command import Command
 from experiments.engine import child_env
@@ -26,10 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from experiments.limits import Part
     from experiments.progress import Stages
     from experiments.spec import CellSpec
-
-Part = Literal["collect", "fit", "profile"]
 
 PROGRAM = (sys.executable, "-m", "ling_runtime.calibration")
 SAMPLES, STS, COST_TABLE = "samples.pt", "sts.json", "cost_table.json"

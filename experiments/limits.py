@@ -17,7 +17,10 @@ from experiments.errors import PhaseTimeout
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-Phase = Literal["launch", "warm-up", "bench", "task", "gates", "collect", "fit", "profile"]
+Part = Literal["collect", "fit", "profile"]
+"""Phases of a calibration."""
+
+Phase = Literal["launch", "warm-up", "bench", "task", "gates", Part]
 
 KEYS: dict[Phase, str] = {
     "launch": "engine.ready_timeout_s",

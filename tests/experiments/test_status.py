@@ -94,6 +94,25 @@ def test_text_is_the_same_every_time_and_says_why(output: Path, capsys: pytest.C
     assert [line for line in text.splitlines() if not line.startswith(" ")][:-1] == ["s", "t"]
 
 
+def test_a_calibration_is_said_without_a_verdict_and_fails_with_its_own_log(
+    write: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = {
+        "status": "valid",
+        "verdict": None,
+        "rule": "calibrated",
+        "reason": "artifacts are written",
+        "failure": None,
+    }
+    write("dspark-8", 1, done, "collect.log", "fit.log")
+    failure = TIMEOUT | {"phase": "fit", "message": "fit did not end within 1 s"}
+    failed = write("dspark-16", 1, FAILED | {"failure": failure}, "collect.log", "fit.log")
+    assert main([str(tmp_path / "out")]) == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert "dspark-8   valid     artifacts are written" in lines
+    assert str(failed / "fit.log") in lines
+
+
 def test_times_tell_the_orchestrator_s_share(
     write: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
