@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from ling_runtime.config import ConfigError, ModelConfig
-from ling_runtime.draft_config import DraftConfig
-from ling_runtime.draft_weights import load_draft
+from ling_runtime.executor.draft import DraftSettings, read_draft
 from ling_runtime.executor.step import StepExecutor
 from ling_runtime.memory.caches import Caches
-from ling_runtime.memory.draft import DraftPool
 from ling_runtime.memory.latent import pages_for
-from ling_runtime.model.dspark import Dspark
 from ling_runtime.model.ling import Ling
 from ling_runtime.model.nextn import Nextn
 from ling_runtime.ops.registry import Kernels
-from ling_runtime.speculation.dspark.proposer import DsparkProposer
+from ling_runtime.speculation.dspark.schedule import load_schedule
 from ling_runtime.speculation.nextn import NextnProposer
 from ling_runtime.speculation.verification import RULES
 from ling_runtime.weights import load, tensor_specs
@@ -31,16 +28,6 @@ if TYPE_CHECKING:
     from ling_runtime.speculation.interface import Proposer
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
-
-
-@dataclass(frozen=True, kw_only=True)
-class DraftSettings:
-    """Speculation with a DSpark draft: `block_size` None is the one it was trained for."""
-
-    path: str
-    block_size: int | None = None
-    acceptance: str = "classic"
-    greedy: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,10 +50,16 @@ class ExecutorSettings:
 def load_executor(path: str, settings: ExecutorSettings) -> StepExecutor:
     """Read the checkpoint at `path`. Raises ConfigError for a path, a flag or a tensor that does not fit."""
     config = ModelConfig.from_pretrained(path)
-    return build_executor(config, load(path, tensor_specs(config)), settings)
+    executor = build_executor(config, load(path, tensor_specs(config)), settings)
+    if draft := settings.draft:
+        executor.schedule = load_schedule(
+            path, draft.path, executor.window - 1, draft.schedule, device=settings.device, dtype=settings.dtype
+        )
+    return executor
 
 
 def build_executor(config: ModelConfig, tensors: Mapping[str, Tensor], settings: ExecutorSettings) -> StepExecutor:
+    """As `load_executor`, from tensors. Nothing here knows the target's files, so every row is verified."""
     context = settings.context_length or config.max_position_embeddings
     if context > config.max_position_embeddings:
         raise ConfigError(f"context_length={context}: allowed up to the model's {config.max_position_embeddings}")
@@ -74,7 +67,7 @@ def build_executor(config: ModelConfig, tensors: Mapping[str, Tensor], settings:
         raise ConfigError(f"dtype={settings.dtype}: allowed: {', '.join(DTYPES)}")
     if settings.num_steps and not config.num_nextn_predict_layers:
         raise ConfigError("speculative_algorithm=NEXTN: the checkpoint has num_nextn_predict_layers=0")
-    draft = _read_draft(settings.draft, config, context) if settings.draft else None
+    draft = read_draft(settings.draft, config, context) if settings.draft else None
     dtype, device = DTYPES[settings.dtype], torch.device(settings.device)
     longest = context + 1 + (draft.drafts if draft else settings.num_steps)
     total = settings.max_total_tokens or settings.max_requests * longest
@@ -91,31 +84,3 @@ def build_executor(config: ModelConfig, tensors: Mapping[str, Tensor], settings:
         proposer = NextnProposer(model, layer, caches, steps=settings.num_steps, slots=settings.max_requests + 1)
     rule = RULES[settings.draft.acceptance if settings.draft else "classic"]
     return StepExecutor(model, caches, proposer, max_context=context, chunk=settings.chunk, rule=rule)
-
-
-@dataclass(frozen=True)
-class _Draft:
-    """A draft that fits the target, read and not yet packed."""
-
-    config: DraftConfig
-    tensors: Mapping[str, Tensor]
-    drafts: int
-    greedy: bool
-
-    def proposer(self, model: Ling, caches: Caches, *, positions: int) -> DsparkProposer:
-        draft = Dspark(model, self.tensors, self.config, positions=positions)
-        pool = DraftPool(caches.latent, self.config.num_hidden_layers, draft.width)
-        return DsparkProposer(model, draft, pool, steps=self.drafts, greedy=self.greedy)
-
-
-def _read_draft(settings: DraftSettings, target: ModelConfig, context: int) -> _Draft:
-    config = DraftConfig.from_pretrained(settings.path)
-    config.check_target(target)
-    drafts = config.block_size if settings.block_size is None else settings.block_size
-    if not 1 <= drafts <= config.block_size:
-        raise ConfigError(
-            f"speculative_dspark_block_size={drafts}: trained for {config.block_size}, allowed up to that"
-        )
-    if context > config.max_position_embeddings:
-        raise ConfigError(f"context_length={context}: allowed up to the draft's {config.max_position_embeddings}")
-    return _Draft(config, load_draft(settings.path, config), drafts, settings.greedy)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ling_runtime.config import ConfigError
-from ling_runtime.executor.build import DraftSettings
+from ling_runtime.executor.draft import DraftSettings
 from tests.ling_runtime.executor.driving import GREEDY, advance, generate, prompt_of, start, warm
 from tests.ling_runtime.executor.oracle import plant
 

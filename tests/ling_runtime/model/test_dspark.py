@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from ling_runtime.draft_weights import load_draft
-from ling_runtime.executor.build import DraftSettings, ExecutorSettings, build_executor
+from ling_runtime.executor.build import ExecutorSettings, build_executor
+from ling_runtime.executor.draft import DraftSettings
 from ling_runtime.memory.window import Window
 from ling_runtime.model import markov
 from ling_runtime.training.dspark.forward import forward
@@ -39,7 +40,8 @@ class Both:
     """One draft twice: in an executor that has taken in a prompt, and as parameters of the reference."""
 
     def __init__(self, config: ModelConfig, tensors: dict[str, Tensor], path: str, chunk: int) -> None:
-        settings = ExecutorSettings(draft=DraftSettings(path=path), dtype="float64", max_requests=2, context_length=200)
+        draft = DraftSettings(path=path, confidence=True)
+        settings = ExecutorSettings(draft=draft, dtype="float64", max_requests=2, context_length=200)
         self.executor: StepExecutor = build_executor(config, tensors, settings)
         self.proposer: DsparkProposer = self.executor._proposer  # type: ignore[assignment]
         self.draft = self.proposer._draft
