@@ -95,7 +95,7 @@ def locked(attempt: Attempt, stages: Stages) -> dict[str, Any]:
     stages.enter("wait for the machine")
     with measurement_lock(attempt.lock, stages.say):
         spec, data, directory, cores = attempt.cell.spec, attempt.data, attempt.directory, attempt.cores
-        if spec.calibration.name != "none":
+        if spec.calibrates:
             return calibrate(spec, data.dataset, directory, cores.server, stages)
         findings = measure_cell(spec, data, directory, cores, attempt.baseline, attempt.golden, stages)
     write_json(attempt.directory / "gate.json", findings.evidence.to_json())
@@ -136,7 +136,7 @@ def opening(attempt: Attempt) -> dict[str, Any]:
 
 
 def role(attempt: Attempt) -> str:
-    if attempt.cell.spec.calibration.name != "none":
+    if attempt.cell.spec.calibrates:
         return "calibration"
     return "candidate" if attempt.baseline else "baseline"
 

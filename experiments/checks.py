@@ -102,7 +102,7 @@ def _check_numbers(cell: CellSpec) -> None:
 
 def _check_calibration(cell: CellSpec) -> None:
     wanted = cell.calibration
-    if wanted.name == "none":
+    if not cell.calibrates:
         return
     if cell.speculation.algorithm != wanted.name:
         raise ConfigError("calibration", f"calibrates speculation={wanted.name}, not {cell.speculation.algorithm}")

@@ -72,7 +72,7 @@ def with_data(cell: plan.Cell, study: StudySpec, golden: Reference | Missing) ->
         data = workloads.prepare(cell.spec, Path(study.output_dir) / "data")
     except OSError as error:
         raise ConfigError("output_dir", f"no data can be written there: {error}") from error
-    if cell.spec.calibration.name == "none":
+    if not cell.spec.calibrates:
         check_prompts(cell.spec.gate, data)
     machine = environment.capture()
     speculation = cell.spec.speculation

@@ -50,7 +50,7 @@ def dry_run(plans: Sequence[Plan]) -> int:
 def starts(plan: Plan, item: Prepared) -> Mapping[str, Command]:
     """By what each is for."""
     spec, dataset = item.cell.spec, item.data.dataset
-    if spec.calibration.name != "none":
+    if spec.calibrates:
         return dict(calibration.commands(spec, dataset, plan.directory / item.cell.name).items())
     port = free_port()
     return {

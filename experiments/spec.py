@@ -133,7 +133,7 @@ class ChangeSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationSpec:
-    """A cell with a name here measures no engine: it makes the artifacts of scheduled verification (calibration.py)."""
+    """Makes the artifacts of scheduled verification (calibration.py)."""
 
     name: Literal["none", "dspark"] = "none"
     num_prompts: int = 64
@@ -160,6 +160,11 @@ class CellSpec:
     change: ChangeSpec = field(default_factory=ChangeSpec)
     env: dict[str, str] = field(default_factory=dict)
     kernels: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def calibrates(self) -> bool:
+        """It makes artifacts, where others measure an engine."""
+        return self.calibration.name != "none"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -142,7 +142,7 @@ def check(cell: CellSpec, target: ModelConfig) -> None:
 
 def check_draft(cell: CellSpec, target: ModelConfig) -> None:
     """Raises ConfigError."""
-    speculation, calibrated = cell.speculation, cell.calibration.name != "none"
+    speculation, calibrated = cell.speculation, cell.calibrates
     assert speculation.draft_path is not None
     assert speculation.block_size is not None
     path = Path(speculation.draft_path)

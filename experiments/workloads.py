@@ -39,7 +39,7 @@ class Data:
 def prepare(cell: CellSpec, directory: Path) -> Data:
     """Files in `directory` for what the cell does not name. Raises ConfigError for data that do not suffice."""
     directory.mkdir(parents=True, exist_ok=True)
-    if cell.calibration.name != "none":
+    if cell.calibrates:
         return _to_continue(cell, directory)
     measured, warmup = _prompts(cell.workload)
     path = Path(cell.workload.dataset_path) if cell.workload.dataset_path else _file(directory, ".json", measured)

@@ -129,6 +129,18 @@ def test_a_program_that_fails_leaves_a_record_and_no_artifact(bad: Run, fault: s
         assert "refuses on purpose" in bad.err
 
 
+@pytest.mark.slow
+def test_resume_calibrates_what_is_missing_and_no_more(
+    tmp_path: Path, checkpoint: Path, draft: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_DIR", "/nowhere")
+    sizes = ("speculation.block_size=4,8", "resume=true", "-m")
+    first = start(small(tmp_path, checkpoint, *overrides(draft, *sizes)), tmp_path)
+    Path(first.line["cells"][0]["record"]).unlink()
+    second = start(small(tmp_path, checkpoint, *overrides(draft, *sizes)), tmp_path)
+    assert [second.record(cell)["attempt"] for cell in (0, 1)] == [2, 1], second.err
+
+
 def test_a_signal_leaves_nothing_half(
     tmp_path: Path, checkpoint: Path, draft: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
