@@ -11,22 +11,30 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+import torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from ling_runtime.training.dspark.board import Board, Reading
+    from ling_runtime.training.dspark.parallel import Ranks
     from ling_runtime.training.dspark.trainer import Progress, Trainer
 
 
-def figures(progress: Progress) -> dict[str, Any]:
-    """Losses and metrics as plain numbers, lists where a figure has one per row."""
-    return {
-        group: {name: value.tolist() for name, value in part._asdict().items() if isinstance(value, Tensor)}
-        for group, part in progress._asdict().items()
-    }
+def figures(progress: Progress, ranks: Ranks) -> dict[str, Any]:
+    """Losses and metrics of all ranks as plain numbers, lists where a figure has one per row; every rank must ask.
+
+    A rank's losses are its part of the whole; metrics are means over its own sequences.
+    """
+    named = [
+        (group, name, value) for group, part in progress._asdict().items() for name, value in part._asdict().items()
+    ]
+    everyone = ranks.summed(torch.cat([value.reshape(-1).float() for _, _, value in named]))
+    read: dict[str, Any] = {group: {} for group in progress._fields}
+    for (group, name, value), total in zip(named, everyone.split([v.numel() for _, _, v in named]), strict=True):
+        read[group][name] = (total if group == "losses" else total / ranks.size).view(value.shape).tolist()
+    return read
 
 
 def cut(records: Path, step: int) -> None:
@@ -57,10 +65,12 @@ class Reporter:
             return
         now = self.board.read()
         pace, self._before = now.since(self._before), now
-        read = figures(progress)
+        read = figures(progress, self.trainer.ranks)
         total = read["losses"]["total"]
         if not math.isfinite(total):
             raise FloatingPointError(f"step {step}: the loss is {total}")
+        if self.trainer.ranks.rank:
+            return
         record = {"step": step, **read, "pace": asdict(pace)}
         with self.records.open("a") as file:
             file.write(json.dumps(record) + "\n")

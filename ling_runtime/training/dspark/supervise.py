@@ -54,6 +54,7 @@ class Half:
         """Run body(*arguments) as process `name`, which logs to `logs`/`name`.log."""
         logs.mkdir(parents=True, exist_ok=True)
         log = logs / f"{name}.log"
+        log.unlink(missing_ok=True)
         process = SPAWN.Process(target=_child, args=(log, body, arguments), name=name)
         process.start()
         return cls(name, process, log)
@@ -131,6 +132,7 @@ def _child(log: Path, body: Callable[..., None], arguments: tuple[Any, ...]) -> 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it means
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _write_to(log)
+    print(f"{multiprocessing.current_process().name}: process {os.getpid()}", flush=True)
     try:
         body(*arguments)
     except PeerGoneError:

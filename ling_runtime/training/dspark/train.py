@@ -152,14 +152,13 @@ def _train_draft(
         if first:
             run.restore(trainer)
         _pin(source, device)
-        chores = Chores(plan, trainer, board, run) if pair == 0 else None
-        train_draft(trainer, source, board, pair=pair, report=chores or _nothing, agree=agree)
-        if chores:
-            chores.finish()
+        chores = Chores(plan, trainer, board, run)
+        train_draft(trainer, source, board, pair=pair, report=chores, agree=agree)
+        chores.finish()
 
 
 class Chores:
-    """What the first trainer does beside training: figures, checkpoints, the time limit, the finished draft."""
+    """What a trainer does beside training: figures, the clock, and on the first rank checkpoints and the draft."""
 
     def __init__(self, plan: Plan, trainer: Trainer, board: Board, run: RunDirectory) -> None:
         self._options, self._trainer, self._board, self._run = plan.options, trainer, board, run
@@ -169,18 +168,18 @@ class Chores:
     def __call__(self, progress: Progress) -> None:
         self._report(progress)
         if self._trainer.step % self._options.checkpoint_every == 0:
-            self._run.store(self._trainer)
+            self._store()
         if time.monotonic() > self._deadline:
             self._board.request_stop()
 
     def finish(self) -> None:
-        self._run.store(self._trainer)
-        if self._trainer.step == self._options.steps:
+        self._store()
+        if self._trainer.step == self._options.steps and not self._trainer.ranks.rank:
             self._run.export(self._trainer)
 
-
-def _nothing(_progress: Progress) -> None:
-    """The other trainers hold the same draft and have nothing to add."""
+    def _store(self) -> None:
+        if not self._trainer.ranks.rank:
+            self._run.store(self._trainer)
 
 
 @contextmanager
