@@ -6,7 +6,7 @@ the next step needs: the committed length and the bonus token, which is emitted 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from ling_runtime.memory.caches import Caches, Pass
     from ling_runtime.model.ling import Ling, TargetRows
-    from ling_runtime.speculation.interface import Proposer
+    from ling_runtime.speculation.interface import Proposer, Schedule
     from ling_runtime.speculation.verification import Rule
 
 
@@ -53,11 +53,14 @@ class StepExecutor:
         max_context: int,
         chunk: int,
         rule: Rule = RULES["classic"],
+        schedule: Schedule | None = None,
     ) -> None:
         self.max_context, self.vocab_size = max_context, model.config.vocab_size
         self.window = 1 + (proposer.steps if proposer else 0)
         self._model, self._caches, self._proposer, self._chunk = model, caches, proposer, chunk
         self._rule, self._counts = rule, Counts(self.window - 1)
+        self.schedule = schedule
+        """None: every row is verified. May be replaced between two steps."""
         self._slots: dict[int, Slot] = {}
 
     def can_admit(self, prompt_tokens: int, max_new_tokens: int) -> bool:
@@ -107,16 +110,19 @@ class StepExecutor:
         sampling = [request.sampling for request in requests]
         anchors = self._tensor([request.bonus for request in requests])
         proposal = self._propose(window, anchors, sampling)
-        pass_, target = self._forward(window, torch.cat([anchors[:, None], proposal.drafts], dim=1).flatten())
-        logits = self._model.logits(target.hidden[: window.real_rows]).view(window.batch, window.rows, -1)
-        lengths = torch.full_like(anchors, window.rows)
-        verified = verify(logits, proposal, sampling, window.start_index, lengths, self._rule)
+        lengths = self._lengths(slots, proposal)
+        if self.schedule and self.schedule.packed and min(lengths) < self.window:
+            window = replace(window, counts=lengths)
+        ids = window.pack(torch.cat([anchors[:, None], proposal.drafts], dim=1))
+        pass_, target = self._forward(window, ids)
+        logits = window.spread(self._model.logits(target.hidden[: window.real_rows]))
+        verified = verify(logits, proposal, sampling, window.start_index, self._tensor(lengths), self._rule)
         self._caches.recurrent.commit(window, verified.counts)
         if self._proposer:
             self._proposer.extend(pass_, verified.tokens, target, verified.counts)
         outputs = {}
         counts, tokens = verified.counts.tolist(), verified.tokens.tolist()
-        self._counts.add(window.real_rows, counts)
+        self._counts.add(window.real_rows, lengths, counts)
         for i, (slot, request) in enumerate(zip(slots, requests, strict=True)):
             emitted = tokens[i][: counts[i]]
             request.length += counts[i]
@@ -128,6 +134,8 @@ class StepExecutor:
     def release(self, slot: int) -> None:
         del self._slots[slot]
         self._caches.release(slot)
+        if self.schedule:
+            self.schedule.forget(slot)
 
     def occupancy(self) -> Occupancy:
         latent, free = self._caches.latent, self._caches.free_slots
@@ -137,7 +145,9 @@ class StepExecutor:
         return self._model.kernels.report()
 
     def speculation_report(self) -> dict[str, Any] | None:
-        return self._counts.report() if self._proposer else None
+        if self._proposer is None:
+            return None
+        return self._counts.report() | (dict(self.schedule.about) if self.schedule else {})
 
     def reset_counters(self) -> None:
         self._model.kernels.reset()
@@ -147,6 +157,12 @@ class StepExecutor:
         if self._proposer is None:
             return Proposal(drafts=anchors[:, None][:, :0])
         return self._proposer.propose(window, anchors, sampling)
+
+    def _lengths(self, slots: Sequence[int], proposal: Proposal) -> tuple[int, ...]:
+        if self.schedule is None:
+            return (self.window,) * len(slots)
+        assert proposal.confidence is not None, "a schedule comes with a confidence head"
+        return self.schedule.lengths(slots, proposal.confidence)
 
     def _forward(self, window: Window, ids: Tensor) -> tuple[Pass, TargetRows]:
         pass_ = self._caches.begin(window)
@@ -175,5 +191,5 @@ class StepExecutor:
         following = request.prompt[start + first + 1 : start + last + 1]
         return tuple(token_logprob(logits[i], token, request.logprobs or 0) for i, token in enumerate(following))
 
-    def _tensor(self, values: list[int] | list[list[int]]) -> Tensor:
+    def _tensor(self, values: Sequence[int] | Sequence[list[int]]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self._model.device)

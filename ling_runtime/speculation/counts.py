@@ -16,16 +16,20 @@ class Counts:
     drafts: int
     verify_requests: int = 0
     verified_rows: int = 0
+    """Computed by the target."""
+    planned_rows: int = 0
+    """Considered by acceptance: fewer where it is capped."""
     committed_tokens: int = 0
     accepted: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
         self.accepted = [0] * self.drafts
 
-    def add(self, rows: int, committed: Sequence[int]) -> None:
-        """One step: rows verified of all requests, and the tokens each of them committed."""
+    def add(self, rows: int, planned: Sequence[int], committed: Sequence[int]) -> None:
+        """One step: rows verified of all requests, rows planned and tokens committed of each."""
         self.verify_requests += len(committed)
         self.verified_rows += rows
+        self.planned_rows += sum(planned)
         self.committed_tokens += sum(committed)
         for count in committed:
             for k in range(count - 1):
@@ -35,6 +39,7 @@ class Counts:
         """With the share of verifications that got as far as each draft."""
         return {
             "verified_rows": self.verified_rows,
+            "planned_rows": self.planned_rows,
             "committed_tokens": self.committed_tokens,
             "verify_requests": self.verify_requests,
             "accept_by_position": [count / max(self.verify_requests, 1) for count in self.accepted],

@@ -9,10 +9,10 @@ target's own choice.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from torch import Tensor
 
@@ -34,6 +34,24 @@ class Proposal:
     Rows of greedy requests hold no meaning."""
     confidence: Tensor | None = None
     """[B, g] logits of each draft's acceptance given that of those before it, not calibrated."""
+
+
+class Schedule(Protocol):
+    """Decides how many rows of each request a step verifies."""
+
+    @property
+    def packed(self) -> bool:
+        """Whether the other rows are left out of the computation."""
+
+    @property
+    def about(self) -> Mapping[str, Any]:
+        """What it was made from, for reports."""
+
+    def lengths(self, slots: Sequence[int], confidence: Tensor) -> tuple[int, ...]:
+        """Rows of the request in each slot, 1..g + 1, from the proposal's confidence logits [B, g]."""
+
+    def forget(self, slot: int) -> None:
+        """The slot's next request is another one."""
 
 
 class Proposer(Protocol):

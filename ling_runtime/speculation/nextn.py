@@ -52,6 +52,6 @@ class NextnProposer:
         """Rewrite the draft cache over the window from the target's rows and keep the next seed."""
         window = pass_.window
         drafted = self._draft(following.flatten(), rows.hidden, pass_)
-        last = last_accepted(drafted[: window.real_rows].view(window.batch, window.rows, -1), accepted)
+        last = last_accepted(window.spread(drafted), accepted)
         self._hidden[window.slot_index] = last
         self._seed[window.slot_index] = self._target.logits(last).argmax(dim=-1)

@@ -55,7 +55,7 @@ class DsparkProposer:
 
     def extend(self, pass_: Pass, following: Tensor, rows: TargetRows, accepted: Tensor) -> None:  # noqa: ARG002
         """Inject the whole window; rows past the accepted ones are overwritten before anything reads them."""
-        self._pool.inject(pass_.places, self._draft.context(rows.captured, pass_.places.flat_positions))
+        self._pool.inject(pass_.places, self._draft.context(rows.captured, pass_.window.positions))
 
     def _chain(
         self, hidden: Tensor, base: Tensor, anchors: Tensor, noise: list[Gumbel] | None
