@@ -1,7 +1,8 @@
-"""`python -m ling_runtime.training.dspark generate|train ...`: from a target to a draft for it.
+"""`python -m ling_runtime.training.dspark generate|train|evaluate ...`: from a target to a draft for it.
 
 generate    the target continues prompts; sequences for training, or held-out ones for evaluation
 train       a draft learns from the target's states on those sequences
+evaluate    how far a draft carries on held-out sequences
 
 `COMMAND --help` lists the flags of a command.
 """
@@ -12,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ling_runtime.config import ConfigError
-from ling_runtime.training.dspark import generate, train
+from ling_runtime.training.dspark import generate, score, train
 from ling_runtime.training.dspark.options import parse
 from ling_runtime.training.dspark.plan import TrainOptions
 from ling_runtime.training.dspark.supervise import HalfDiedError
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 COMMANDS: dict[str, tuple[type[Any], Callable[[Any], int], str | None]] = {
     "generate": (generate.GenerateOptions, generate.run, generate.__doc__),
+    "evaluate": (score.ScoreOptions, score.run, score.__doc__),
     "train": (TrainOptions, train.train, train.__doc__),
 }
 

@@ -37,6 +37,7 @@ class TrainOptions:
     rise: Annotated[int, "steps until the peak"] = 100
     fall: Annotated[float, "share of the steps over which it falls to zero"] = 0.7
     rows: Annotated[int, "sequences of one pair and step"] = 32
+    anchors: Annotated[int, "blocks trained on in each sequence"] = 64
     length: Annotated[int, "tokens of a sequence, one of the lengths that were generated"] = 1024
     long_every: Annotated[int, "every how many steps sequences are long ones; 0 is never"] = 0
     long_length: Annotated[int, "tokens of a long sequence"] = 8192
@@ -56,9 +57,22 @@ class TrainOptions:
     resume: Annotated[bool, "go on from the checkpoint in `out`"] = False
 
     def __post_init__(self) -> None:
-        for key in ("block_size", "steps", "rise", "rows", "length", "pairs", "depth", "num_threads", "log_every"):
+        for key in (
+            "block_size",
+            "steps",
+            "rise",
+            "rows",
+            "anchors",
+            "pairs",
+            "depth",
+            "num_threads",
+            "log_every",
+            "checkpoint_every",
+        ):
             if getattr(self, key) < 1:
                 raise ConfigError(f"{key}={getattr(self, key)}: must be at least 1")
+        if self.anchors > self.length:
+            raise ConfigError(f"anchors={self.anchors}: allowed up to length={self.length}")
         if self.preset not in PRESETS:
             raise ConfigError(f"preset={self.preset}: allowed: {', '.join(PRESETS)}")
         if self.halves == "threads" and self.pairs > 1:
@@ -88,7 +102,7 @@ class Plan:
     def recipe(self) -> Recipe:
         options = self.options
         schedule = Schedule(options.lr, options.steps, options.rise, options.fall)
-        return recipe(options.preset, self.target, options.block_size, schedule, options.seed)
+        return recipe(options.preset, self.target, options.block_size, schedule, options.seed, options.anchors)
 
     @cached_property
     def stream(self) -> Stream:

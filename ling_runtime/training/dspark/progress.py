@@ -30,7 +30,7 @@ def figures(progress: Progress, ranks: Ranks) -> dict[str, Any]:
     named = [
         (group, name, value) for group, part in progress._asdict().items() for name, value in part._asdict().items()
     ]
-    everyone = ranks.summed(torch.cat([value.reshape(-1).float() for _, _, value in named]))
+    everyone = ranks.summed(torch.cat([value.reshape(-1).float() for _, _, value in named])).cpu()
     read: dict[str, Any] = {group: {} for group in progress._fields}
     for (group, name, value), total in zip(named, everyone.split([v.numel() for _, _, v in named]), strict=True):
         read[group][name] = (total if group == "losses" else total / ranks.size).view(value.shape).tolist()
