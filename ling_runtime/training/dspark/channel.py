@@ -52,8 +52,12 @@ def layout(batch: Batch) -> list[Piece]:
     pieces, offset = [], 0
     for value in batch:
         pieces.append(Piece(offset, tuple(value.shape), value.dtype))
-        offset = -(-pieces[-1].end // _ALIGNED) * _ALIGNED
+        offset = _aligned(pieces[-1].end)
     return pieces
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNED) * _ALIGNED
 
 
 @contextmanager
@@ -133,7 +137,7 @@ class Inlet:
 
 def batch_bytes(tokens: int, states: int, kept: torch.dtype) -> int:
     """Of a batch of `tokens` tokens with `states` numbers of precision `kept` each."""
-    return tokens * (torch.int64.itemsize + torch.bool.itemsize + states * kept.itemsize) + 4 * _ALIGNED
+    return _aligned(tokens * (torch.int64.itemsize + torch.bool.itemsize + states * kept.itemsize) + 4 * _ALIGNED)
 
 
 def open_channel(context: BaseContext, *, depth: int, slot_bytes: int) -> tuple[Outlet, Inlet]:

@@ -83,10 +83,14 @@ def test_batches_already_made_can_be_taken_when_the_target_has_ended(
 def test_a_target_learns_that_its_trainer_has_ended(ends: Callable[[], tuple[Outlet, Inlet]]) -> None:
     sink, source = ends()
     source.close()
-    with pytest.raises(PeerGoneError):
+
+    def go_on() -> None:
         for seed in range(DEPTH + 1):
             sink.await_room()
             sink.put(batch(seed))
+
+    with pytest.raises(PeerGoneError):
+        go_on()
 
 
 def test_too_little_shared_memory_is_said_before_it_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
