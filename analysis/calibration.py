@@ -1,8 +1,8 @@
 """A calibration's record as tables for people: what the confidence head's numbers are worth, and what a row costs.
 
-Errors are of products, as the planner uses them: position k is the claim that drafts 1 to k are all accepted. The
-surprise: a cost table is read here as the server reads it, in either of its formats, so that what is printed is what
-will be planned with.
+Two errors stand at each position: of the head's own claim about draft k, and of the product of all claims up to it,
+which is what rows are planned by and what temperatures are fitted to. The surprise: the cost table is read here as the
+server reads it, so that what is printed is what will be planned with.
 """
 
 from __future__ import annotations
@@ -19,40 +19,44 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-REQUESTS = (1, 2, 4, 8)
+ERRORS = ("ece_before", "ece_after", "conditional_ece_before", "conditional_ece_after")
 
 
 def to_tables(record: Mapping[str, Any], console: Console) -> None:
     """Temperatures and errors by position, step time by requests and rows, and the line that uses both."""
-    console.print(confidence(record["name"], record["calibration"]["sts"]))
-    console.print(
-        costs(record["name"], record["calibration"]["cost_table"], len(record["calibration"]["sts"]["temperatures"]))
-    )
-    console.print(f"{record['name']}: {record['reason']}; now", highlight=False, markup=False, soft_wrap=True)
-    console.print(f"  {record['use']}", highlight=False, markup=False, soft_wrap=True)
+    sts, costs = record["calibration"]["sts"], record["calibration"]["cost_table"]
+    console.print(confidence_table(record["name"], sts))
+    console.print(cost_table(record["name"], costs, window=len(sts["temperatures"]) + 1))
+    console.print(f"{record['name']}: {record['reason']}; to use them:", highlight=False, markup=False)
+    console.print(record["use"], highlight=False, markup=False, soft_wrap=True)
 
 
-def confidence(name: str, sts: Mapping[str, Any]) -> Table:
-    table = Table(
-        title=f"{name}: calibration error of the confidence that drafts 1..k are accepted", title_justify="left"
-    )
-    for heading in ("k", "temperature", "ECE before", "ECE after"):
+def confidence_table(name: str, sts: Mapping[str, Any]) -> Table:
+    table = Table(title=f"{name}: calibration error (ECE) of the confidence that ...", title_justify="left")
+    for heading in (
+        "k",
+        "temperature",
+        "drafts 1..k are right",
+        "after",
+        "draft k is, if those before it are",
+        "after",
+    ):
         table.add_column(heading, justify="right")
-    columns = sts["temperatures"], sts["ece_before"], sts["ece_after"]
-    for k, row in enumerate(zip(*columns, strict=True), 1):
-        table.add_row(str(k), *(f"{value:.{digits}f}" for value, digits in zip(row, (2, 4, 4), strict=True)))
-    table.add_row("mean", "", *(f"{statistics.fmean(column):.4f}" for column in columns[1:]))
+    columns = [sts[key] for key in ERRORS]
+    for k, (temperature, *errors) in enumerate(zip(sts["temperatures"], *columns, strict=True), 1):
+        table.add_row(str(k), f"{temperature:.2f}", *(f"{error:.4f}" for error in errors))
+    table.add_row("mean", "", *(f"{statistics.fmean(column):.4f}" for column in columns))
     return table
 
 
-def costs(name: str, raw: Mapping[str, Any], drafts: int) -> Table:
-    """Step time in ms for some numbers of requests, each with 1, half of its and all of its rows."""
-    cost = from_json(raw)
-    shares = {"1 row each": 1, "half of the window": (drafts + 2) // 2, "the whole window": drafts + 1}
-    table = Table(title=f"{name}: step time in ms", title_justify="left")
-    for heading in ("requests", *shares):
+def cost_table(name: str, raw: Mapping[str, Any], window: int) -> Table:
+    """For some numbers of requests, the time of a step with one, half of its and all of its rows each."""
+    cost, half = from_json(raw), (window + 1) // 2
+    table = Table(title=f"{name}: time of a step in ms", title_justify="left")
+    for heading in ("requests", "1 row each", f"{half} rows each", f"{window} rows each", "per row"):
         table.add_column(heading, justify="right")
-    for requests in REQUESTS:
-        times = (cost.step_time(requests, requests * rows) for rows in shares.values())
-        table.add_row(str(requests), *(f"{1e3 * seconds:.2f}" for seconds in times))
+    for requests in raw["bs_probes"]:
+        least, middle, most = (1e3 * cost.step_time(requests, requests * rows) for rows in (1, half, window))
+        slope = (most - least) / (requests * (window - 1))
+        table.add_row(str(requests), f"{least:.2f}", f"{middle:.2f}", f"{most:.2f}", f"{slope:.3f}")
     return table

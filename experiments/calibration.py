@@ -73,11 +73,20 @@ def commands(spec: CellSpec, prompts: Path, directory: Path) -> dict[Part, Comma
         "--num-threads": engine.num_threads,
     }
     samples, sts, costs = (directory / name for name in (SAMPLES, STS, COST_TABLE))
-    collect = executor | {"--prompts": prompts, "--max-new-tokens": wanted.output_len, "--out": samples}
+    collect = {
+        "--prompts": prompts,
+        "--max-new-tokens": wanted.output_len,
+        "--max-running-requests": engine.max_running_requests,
+        "--out": samples,
+    }
     arguments: dict[Part, list[str]] = {
-        "collect": _flat(collect),
+        "collect": _flat(executor | collect),
         "fit": _flat(executor | {"--samples": samples, "--out": sts}),
-        "profile": [*_flat(executor | {"--out": costs}), "--requests", *map(str, wanted.requests)],
+        "profile": [
+            *_flat(executor | {"--seed": wanted.seed, "--out": costs}),
+            "--requests",
+            *map(str, wanted.requests),
+        ],
     }
     env = {**child_env(engine.num_threads), **spec.env}
     program = wanted.command or PROGRAM

@@ -41,6 +41,8 @@ CALIBRATION = {
     "calibration/temperature": "temperatures",
     "calibration/ece_before": "ece_before",
     "calibration/ece_after": "ece_after",
+    "calibration/conditional_ece_before": "conditional_ece_before",
+    "calibration/conditional_ece_after": "conditional_ece_after",
 }
 TASK_METRICS = ("accuracy", "invalid", "stop_rate", "truncation_rate")
 GATE_VALUES = {"pass": 1.0, "fail": 0.0}

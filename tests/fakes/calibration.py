@@ -58,10 +58,12 @@ def content(options: argparse.Namespace) -> str:
             errors = [0.01 * k for k in range(1, drafts + 1)]
             halved = [error / 2 for error in errors]
             figures = {"temperatures": [1.25] * drafts, "ece_before": errors, "ece_after": halved}
+            figures |= {"conditional_ece_before": halved, "conditional_ece_after": errors}
             return json.dumps(figures | {"num_samples": int(options.samples.read_text())})
         case _:
-            table = {"sample_batch_tokens": [1, 9, 72], "sample_steps_per_sec": [200.0, 100.0, 50.0]}
-            return json.dumps(table | {"probed": options.requests})
+            constant = {"bias_seconds": 0.005, "alpha_seconds": [0.0] * len(options.requests)}
+            rising = {"m_probes": [1, 101], "theta_seconds": [0.0, 0.1]}
+            return json.dumps({**constant, **rising, "bs_probes": options.requests})
 
 
 if __name__ == "__main__":
