@@ -51,7 +51,12 @@ def run_collect(given: argparse.Namespace, checkpoints: Checkpoints) -> None:
     texts = read_prompts(given.prompts) if given.prompts else held_out_prompts(given.seed, given.num_prompts)
     name = given.prompts.name if given.prompts else f"heldout problems, seed {given.seed}"
     executor = checkpoints.executor(given.max_running_requests)
-    found = collect(executor, checkpoints.encode(texts), given.max_new_tokens)
+    found = collect(
+        executor,
+        checkpoints.encode(texts),
+        given.max_new_tokens,
+        lambda done: print(f"collect {done}/{len(texts)}", flush=True),
+    )
     samples.write(given.out, found, checkpoints.identity(executor.window - 1), name)
     length = 1 + float(found.correct.sum(1).float().mean())
     print(f"{len(found.raw)} steps of {len(texts)} requests, accept length {length:.3f} -> {given.out}")
@@ -69,7 +74,14 @@ def run_profile(given: argparse.Namespace, checkpoints: Checkpoints) -> None:
     most = max(given.requests)
     executor = checkpoints.executor(most)
     prompts = [ids[: given.prompt_tokens] for ids in checkpoints.encode(held_out_prompts(given.seed, most))]
-    seconds = profile(executor, prompts, sorted(set(given.requests)), rounds=given.rounds, steps=given.steps)
+    seconds = profile(
+        executor,
+        prompts,
+        sorted(set(given.requests)),
+        rounds=given.rounds,
+        steps=given.steps,
+        progress=lambda done: print(f"profile {done}/{given.rounds}", flush=True),
+    )
     cost = table(seconds)
     cells = cells_json(seconds, cost)
     content = {**cost.to_json(), "steps_per_cell": given.rounds * given.steps, "cells": cells}

@@ -12,11 +12,13 @@ from ling_runtime.calibration.samples import Samples
 from ling_runtime.calibration.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
     from ling_runtime.executor.step import StepExecutor
+
+    Progress = Callable[[int], None]
 
 
 class Recorder:
@@ -33,8 +35,13 @@ class Recorder:
         pass
 
 
-def collect(executor: StepExecutor, prompts: Sequence[Sequence[int]], new_tokens: int) -> Samples:
-    """At least `new_tokens` tokens behind each prompt, as many prompts at once as the executor has slots."""
+def collect(
+    executor: StepExecutor, prompts: Sequence[Sequence[int]], new_tokens: int, progress: Progress = lambda _: None
+) -> Samples:
+    """At least `new_tokens` tokens behind each prompt, as many prompts at once as the executor has slots.
+
+    `progress` hears how many prompts are done.
+    """
     recorder = Recorder()
     session = Session(executor, recorder)
     waiting = deque(enumerate(prompts))
@@ -54,6 +61,7 @@ def collect(executor: StepExecutor, prompts: Sequence[Sequence[int]], new_tokens
                 running[slot] = (number, left - len(output.tokens))
             else:
                 session.end(slot)
+                progress(len(prompts) - len(waiting) - len(running))
     drafts = torch.arange(executor.window - 1)
     mask = (drafts < torch.tensor(correct)[:, None]).long()
     return Samples(raw=torch.cat(raw), correct=mask, request=torch.tensor(request))

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from ling_runtime.calibration.collect import Progress
     from ling_runtime.executor.step import StepExecutor
 
     Cell = tuple[int, int]
@@ -83,17 +84,24 @@ class Batch:
 
 
 def profile(
-    executor: StepExecutor, prompts: Sequence[Sequence[int]], requests: Sequence[int], *, rounds: int, steps: int
+    executor: StepExecutor,
+    prompts: Sequence[Sequence[int]],
+    requests: Sequence[int],
+    *,
+    rounds: int,
+    steps: int,
+    progress: Progress = lambda _: None,
 ) -> dict[Cell, float]:
-    """Median seconds of each cell; a prompt for each request of the largest one."""
+    """Median seconds of each cell; a prompt for each request of the largest one. `progress` hears of each round."""
     batch = Batch(executor, prompts)
     cells = [(count, length) for count in requests for length in probed_lengths(executor.window)]
     times: dict[Cell, list[float]] = {cell: [] for cell in cells}
     order = random.Random(0)
-    for _ in range(rounds):
+    for number in range(1, rounds + 1):
         order.shuffle(cells)
         for cell in cells:
             times[cell] += batch.visit(cell, steps)
+        progress(number)
     return {cell: statistics.median(seconds) for cell, seconds in sorted(times.items())}
 
 

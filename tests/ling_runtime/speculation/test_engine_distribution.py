@@ -15,14 +15,13 @@ from ling_runtime.config import ModelConfig
 from ling_runtime.engine import Engine
 from ling_runtime.executor.build import ExecutorSettings, build_executor
 from ling_runtime.executor.draft import DraftSettings
-from ling_runtime.executor.draft import DraftSettings
 from ling_runtime.executor.interface import RowSampling
 from ling_runtime.request import Request
 from ling_runtime.sampling import SamplingParams
+from ling_runtime.speculation import verification
 from ling_runtime.speculation.dspark.cost import AdditiveTable, Curve
 from ling_runtime.speculation.dspark.planner import CausalPlanner
 from ling_runtime.speculation.dspark.schedule import Planned
-from ling_runtime.speculation import verification
 from ling_runtime.weights import initialise
 from tests.ling_runtime.speculation.exact import SUSPICIOUS, count, joint, p_value
 
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 
     from ling_runtime.executor.step import StepExecutor
     from ling_runtime.tokenizer import Tokenizer
-    from tests.ling_runtime.conftest import WriteDraft
     from tests.ling_runtime.conftest import WriteDraft
 
 VOCAB, LENGTH = 8, 3
@@ -120,7 +118,7 @@ def test_blocks_of_sampled_drafts_leave_the_model_s_distribution(
     assert 0.2 * proposed < correct < 0.8 * proposed, "both outcomes should be common"
 
 
-@pytest.mark.parametrize("acceptance", ["classic", "block"])
+@pytest.mark.parametrize("acceptance", [pytest.param("classic", marks=pytest.mark.slow), "block"])
 def test_the_engine_samples_from_the_model_with_planned_blocks(
     build: Any, exact: np.ndarray, write_draft: WriteDraft, acceptance: str
 ) -> None:
