@@ -50,7 +50,7 @@ class RunDirectory:
 
     def begin(self, options: TrainOptions) -> int:
         """Make or check the directory; gives the step to start from. ConfigError where the options do not fit it."""
-        if self._asked.exists() and not options.resume:
+        if self.checkpoint.exists() and not options.resume:
             raise ConfigError(f"out={self.path}: holds a run; give --resume to go on with it, or another directory")
         if options.resume and not self.checkpoint.exists():
             raise ConfigError(f"resume: no {self.checkpoint} there")

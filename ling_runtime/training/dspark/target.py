@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -93,8 +94,8 @@ class Target:
     @torch.no_grad()
     def __call__(self, rows: Rows) -> Batch:
         """States of every token of `rows`; not under inference mode, because a trainer saves them for its gradients."""
-        ids = torch.from_numpy(rows.ids).to(self.device, non_blocking=True).long()
-        mask = torch.from_numpy(rows.loss_mask).to(self.device, non_blocking=True)
+        ids = torch.from_numpy(rows.ids.astype(np.int64)).to(self.device)
+        mask = torch.from_numpy(rows.loss_mask).to(self.device)
         parts = [self._forward(part) for part in ids.split(max(PASS_TOKENS // rows.length, 1))]
         hidden, final = (torch.cat(states) for states in zip(*parts, strict=True))
         return Batch(ids, mask, hidden, final)
