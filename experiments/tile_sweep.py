@@ -1,6 +1,6 @@
 """`python -m experiments.tile_sweep`: every candidate tile of the cold-weight kernels at full width, on a card.
 
-The tables in `ling_runtime/ops/triton_*.py` come from here. A kernel is timed inside a captured graph that walks through
+The tables in `ling_runtime/ops/triton_*.py` come from here. A kernel is timed in a captured graph that walks through
 more copies of its weights than any cache holds, because a warm weight flatters small tiles. `--warm I/N` compiles only
 its share of the cases, so that N processes can fill Triton's cache side by side before the one that measures.
 """

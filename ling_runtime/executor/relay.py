@@ -32,7 +32,7 @@ class Relay:
     def admit(self, slot: int, caches: Caches, *, length: int, token: int) -> None:
         """A request enters decoding with `length` committed positions and its first token."""
         self.lengths[slot], self.tokens[slot] = length, token
-        self.tables[slot] = page_table(caches.latent.pages_of(slot), self.tables.shape[1], self.tables.device)
+        self.tables[slot] = page_table(caches.latent.table(slot), self.tables.shape[1], self.tables.device)
 
 
 @dataclass(frozen=True)

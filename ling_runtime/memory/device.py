@@ -30,6 +30,7 @@ class DeviceWindow:
     rows: int
     slot_index: Tensor  # [B]
     start_index: Tensor  # [B] committed lengths
+    counts: None = None  # every request has `rows`
 
     @property
     def real_rows(self) -> int:

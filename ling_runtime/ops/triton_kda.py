@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 VALUE_TILE = 16
 """Columns of the state per program."""
 LONGEST = 64
-"""Rows up to which a window goes through the fused kernel; longer ones (prefill) through the reference."""
+"""Rows up to which a window is fused; longer ones (prefill), and windows of unequal rows, take the reference."""
 
 
 @variant("kda_window", "triton", "rounding", "sums over channels in another order")
@@ -37,7 +37,7 @@ def kda_window_triton(
     projected: Tensor, window: Window, weights: KdaWeights, state: KdaState, value_tile: int = VALUE_TILE
 ) -> tuple[Tensor, KdaStaged]:
     """projected [R, 5 H d + H] holding q|k|v|f|gate|beta -> (o [R, H d] gated and normed, staging)."""
-    if window.rows > LONGEST:
+    if window.rows > LONGEST or window.counts is not None:
         return kda_window(projected, window, weights, state)
     heads, width = state.state.shape[1:3]
     taps = weights.conv.shape[1]

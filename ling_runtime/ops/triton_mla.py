@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 SPLIT_PAGES = 2
 """Pages of one split: 128 keys."""
 LONGEST = 64
-"""Rows up to which a window goes through these kernels; longer ones (prefill) through the reference."""
+"""Rows up to which a window comes here; longer ones (prefill), and windows of unequal rows, take the reference."""
 
 
 @variant("mla_window", "triton", "rounding", "softmax in fp32 over splits of 128 keys, scale applied to the scores")
 def mla_window_triton(projected: Tensor, cache: LatentView, weights: MlaWeights) -> Tensor:
     """projected [R, H (nope + p) + r + p + H] holding q|latent|k_rope|gate -> o [R, H v]; writes the cache."""
     window = cache.window
-    if window.rows > LONGEST:
+    if window.rows > LONGEST or window.counts is not None:
         return mla_window(projected, cache, weights)
     heads, nope, rank = weights.key_up.shape
     rope, values = 2 * weights.rope.shape[-1], weights.value_up.shape[2]

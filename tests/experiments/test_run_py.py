@@ -42,7 +42,7 @@ def test_the_configuration_composes_and_resolves(tmp_path: Path, preset: str | N
     chosen = [f"experiment={preset}"] if preset else []
     shown = hydra("--cfg", "job", "--resolve", *chosen, cwd=tmp_path)
     assert shown.code == 0, shown.err
-    assert "algorithm: nextn" in shown.out
+    assert "algorithm: " in shown.out
     assert str(ROOT / "ling_runtime/checkpoints/ling_tiny") in shown.out
     assert list(tmp_path.iterdir()) == []
 
@@ -95,7 +95,11 @@ def test_a_preset_lists_linked_cells_and_takes_overrides(run_py: Callable[..., R
         ("gate.mode=lenient", "gate.mode: 'lenient' is not one of strict, off"),
         ("model.path=/no/such/model", "model.path"),
         ("model.path=???", "model.path: Missing mandatory value"),
-        ("speculation=dspark", "no DSpark draft; allowed: none, nextn"),
+        (
+            "speculation=dspark speculation.block_size=32",
+            "ling_tiny names no draft of a block of 32 (model.drafts: 8, 16)",
+        ),
+        ("speculation=dspark speculation.num_steps=3", "speculation.num_steps: speculation=dspark has block_size"),
         ("kernels.no_such=fused", "kernels.no_such: no such operator"),
         ("kernels.lm_head=bf16 change.rounding=preserved", "change: change.rounding=preserved, but this rounds"),
         ("change.rounding=declared", "change: change.rounding=declared needs change.reason"),

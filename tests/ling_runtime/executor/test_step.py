@@ -159,7 +159,7 @@ def test_kernels_report_what_ran(build: Build) -> None:
     executor = build(kernels={"moe_align": "pair_axis", "lm_head": "bf16"})
     generate(executor, prompt_of(1, 5), 3)
     report = {row["operator"]: row for row in executor.kernel_report()}
-    assert all(row["calls"] for row in report.values())
+    assert {operator for operator, row in report.items() if not row["calls"]} == {"draft_attention", "draft_choice"}
     assert report["moe_align"]["variant"] == "pair_axis"
     assert report["lm_head"]["numerics"] == "rounding"
     executor.reset_counters()
