@@ -22,6 +22,7 @@ import torch
 from experiments.step_floor import copy_bandwidth, step_bytes
 from ling_runtime.config import ModelConfig
 from ling_runtime.dummy import DummyTensors
+from ling_runtime.executor.ahead import Ahead
 from ling_runtime.executor.graphs import DEVICE_VARIANTS, VerifyStep
 from ling_runtime.executor.relay import Relay
 from ling_runtime.memory.caches import Caches
@@ -38,7 +39,15 @@ if TYPE_CHECKING:
 
 SHARD = Path(__file__).parent.parent / "ling_runtime/checkpoints/ling_3_flash_rank_shard"
 LIMITS = ("expert_swiglu_limit_list", "share_expert_swiglu_limit_list")
-STACKS = ("reference", "triton", "pdl-late", "pdl-early")
+STACKS: dict[str, tuple[Pdl, bool]] = {
+    "triton": ("off", False),
+    "ahead": ("off", True),
+    "pdl-late": ("late", False),
+    "pdl-early": ("early", False),
+    "pdl-warm": ("warm", False),
+    "pdl-ahead": ("early", True),
+}
+"""Captured steps: how kernels are launched, and whether steady weights are fetched ahead."""
 WIDTHS = (5, 10, 8, 10, 9, 8, 10, 7)
 ROOM = 1024
 """Positions past the context that steps may fill."""
@@ -153,16 +162,17 @@ def census(step: Callable[[], None]) -> tuple[int, dict[str, float]]:
         step()
         torch.cuda.synchronize()
     spent: dict[str, float] = defaultdict(float)
-    events = [e for e in profile.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+    events = [e for e in profile.events() if e.device_type.name == "CUDA"]
     for event in events:
         spent[event.name.split("(")[0][:60]] += event.device_time
     return len(events), dict(sorted(spent.items(), key=lambda item: -item[1]))
 
 
-def captured(bench: Bench, rows: int, mode: Pdl) -> tuple[Callable[[], None], float]:
+def captured(bench: Bench, rows: int, mode: Pdl, *, ahead: bool) -> tuple[Callable[[], None], float]:
     """(replay of the verify step, distinct experts of its eager run) with the device operators."""
     bench.kernels.select(DEVICE_VARIANTS)
-    verify = VerifyStep(bench.model, bench.caches, bench.relay, batch=1, rows=rows)
+    branch = Ahead() if ahead else None
+    verify = VerifyStep(bench.model, bench.caches, bench.relay, batch=1, rows=rows, ahead=branch)
     verify.slots.fill_(bench.slot)
     with pdl(mode):
         distinct = bench.distinct_experts(verify.run, rows)
@@ -178,8 +188,11 @@ def referred(bench: Bench, rows: int) -> tuple[Callable[[], None], float]:
 
 def one_line(bench: Bench, stack: str, rows: int, steps: int, bandwidth: float) -> Line:
     bench.reset()
-    mode: Pdl = "late" if stack == "pdl-late" else "early" if stack == "pdl-early" else "off"
-    step, distinct = referred(bench, rows) if stack == "reference" else captured(bench, rows, mode)
+    if stack == "reference":
+        step, distinct = referred(bench, rows)
+    else:
+        mode, ahead = STACKS[stack]
+        step, distinct = captured(bench, rows, mode, ahead=ahead)
     times = measure(step, steps)
     launches, families = census(step)
     size = step_bytes(bench.config, rows=rows, context=bench.context, distinct=distinct)
@@ -223,7 +236,7 @@ def arguments() -> argparse.Namespace:
         "--model-path", type=Path, default=SHARD, help="directory with a config.json; weights are drawn"
     )
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 4, 6, 9, 17])
-    parser.add_argument("--stack", nargs="+", default=["reference", "triton"], choices=STACKS)
+    parser.add_argument("--stack", nargs="+", default=["reference", "triton"], choices=["reference", *STACKS])
     parser.add_argument("--context", type=int, default=8192)
     parser.add_argument("--layers", type=int, help="keep only the first N layers: a quick look, or to fill a cache")
     parser.add_argument("--steps", type=int, default=50)

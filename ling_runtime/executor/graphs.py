@@ -17,6 +17,7 @@ from ling_runtime.ops.triton_commit import accept, commit
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ling_runtime.executor.ahead import Ahead
     from ling_runtime.executor.relay import Relay
     from ling_runtime.memory.caches import Caches
     from ling_runtime.model.ling import Ling
@@ -37,12 +38,15 @@ DEVICE_VARIANTS = {
 class VerifyStep:
     """Greedy verification of `rows` rows for `batch` requests: `slots` says whose, `results` what came."""
 
-    def __init__(self, model: Ling, caches: Caches, relay: Relay, *, batch: int, rows: int) -> None:
+    def __init__(
+        self, model: Ling, caches: Caches, relay: Relay, *, batch: int, rows: int, ahead: Ahead | None = None
+    ) -> None:
         self._model, self._relay, self._latent, self._rows = model, relay, caches.latent.rows, rows
         self._recurrent = DeviceRecurrent(caches.recurrent.pools, batch, rows)
         self.slots = torch.zeros(batch, dtype=torch.int64, device=model.device)
         self.choices = torch.zeros(batch, rows, dtype=torch.int64, device=model.device)
         self.accepted = torch.zeros(batch, dtype=torch.int64, device=model.device)
+        self._ahead = ahead
         self._graph: torch.cuda.CUDAGraph | None = None
 
     @torch.inference_mode()
@@ -54,18 +58,20 @@ class VerifyStep:
         )
         drafts = relay.drafts.index_select(0, slots)[:, : self._rows - 1]
         verified = torch.cat([relay.tokens.index_select(0, slots).unsqueeze(1), drafts], dim=1)
-        pass_ = DevicePass(window, self._recurrent, self._latent, relay.tables.index_select(0, slots))
+        pass_ = DevicePass(window, self._recurrent, self._latent, relay.tables.index_select(0, slots), self._ahead)
         hidden = self._model(verified.flatten(), pass_)  # type: ignore[arg-type]
         self.choices.copy_(self._model.greedy(hidden[: window.real_rows]).view_as(self.choices))
         self.accepted.copy_(accept(window, verified, self.choices, relay.lengths, relay.tokens))
         commit(self._recurrent, window, self.accepted)
+        if self._ahead is not None:
+            self._ahead.join()
 
-    def capture(self, pool: tuple[int, int] | None = None) -> None:
+    def capture(self) -> None:
         """Record `run`, after one eager run that compiles its kernels and advances the requests."""
         self.run()
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             self.run()
         self._graph = graph
 

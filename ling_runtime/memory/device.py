@@ -17,6 +17,8 @@ from ling_runtime.ops.kda import KdaStaged, KdaState
 from ling_runtime.ops.linear import padded
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from torch import Tensor
 
     from ling_runtime.memory.recurrent import Pools
@@ -39,6 +41,10 @@ class DeviceWindow:
     @property
     def padded_rows(self) -> int:
         return padded(self.real_rows)
+
+    def pad(self, rows: Tensor) -> Tensor:
+        """As it is: device operators fill their tiles themselves and read no row that is not there."""
+        return rows
 
     @property
     def chunks(self) -> int:
@@ -92,6 +98,12 @@ class DevicePass:
     recurrent: DeviceRecurrent
     latent: Tensor  # [layers, pages, PAGE, width]
     table: Tensor  # [B, most pages]
+    ahead: Callable[[Sequence[Tensor]], None] | None = None
+    """What to do with weights that will be read soon; None: nothing."""
+
+    def soon(self, weights: Sequence[Tensor]) -> None:
+        if self.ahead is not None:
+            self.ahead(weights)
 
     def latent_view(self, layer: int) -> DeviceLatent:
         return DeviceLatent(self.latent[layer], self.window, self.table)

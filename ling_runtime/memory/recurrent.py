@@ -50,8 +50,10 @@ class RecurrentPool:
         """Committed state of the window's requests in KDA layer `layer` (counted among KDA layers), read only."""
         pools = (self._conv[layer], self._ring[layer], self._state[layer])
         if window.batch == 1:
-            return KdaState(*(pool.narrow(0, window.slots[0], 1) for pool in pools))
-        return KdaState(*(pool.index_select(0, window.slot_index) for pool in pools))
+            conv, ring, state = (pool.narrow(0, window.slots[0], 1) for pool in pools)
+        else:
+            conv, ring, state = (pool.index_select(0, window.slot_index) for pool in pools)
+        return KdaState(conv, ring, state)
 
     def stage(self, layer: int, staged: KdaStaged) -> None:
         assert layer == len(self._staged), "layers stage in order, once per pass"

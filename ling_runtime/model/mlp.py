@@ -25,7 +25,7 @@ class DenseMlp:
         self._gate_up = weights.stack("gate_proj", "up_proj")
         self._down = weights("down_proj.weight")
 
-    def __call__(self, x: Tensor, pass_: Pass | None = None) -> Tensor:  # noqa: ARG002 - same call as MoeMlp
+    def __call__(self, x: Tensor) -> Tensor:
         return self._linear(swiglu(self._linear(x, self._gate_up), self._limit), self._down)  # type: ignore[no-any-return]
 
 
@@ -33,7 +33,7 @@ class MoeMlp:
     """Routed experts plus the shared one, which is packed behind them where its shape is theirs."""
 
     def __init__(self, config: ModelConfig, weights: Packer, layer: int, kernels: Kernels) -> None:
-        self._run, self._kernels = kernels["moe"], kernels
+        self._run, self._kernels, self._eps = kernels["moe"], kernels, config.rms_norm_eps
         limit, shared_limit = config.swiglu_limits(layer)
         experts = [weights.at(f"experts.{e}") for e in range(config.num_experts)]
         shared = [weights.at("shared_experts")] if config.num_shared_experts else []
@@ -55,12 +55,18 @@ class MoeMlp:
             joined=joined,
         )
 
+    @property
+    def gate(self) -> Tensor:
+        return self._weights.router.gate
+
     @staticmethod
     def _apart(shared: list[Packer]) -> tuple[Tensor, Tensor] | tuple[None, None]:
         return (shared[0].stack("gate_proj", "up_proj"), shared[0]("down_proj.weight")) if shared else (None, None)
 
-    def __call__(self, x: Tensor, pass_: Pass) -> Tensor:
-        return self._run(x, pass_.window.real_rows, self._weights, self._kernels)  # type: ignore[no-any-return]
+    def __call__(self, x: Tensor, residual: Tensor, norm: Tensor, pass_: Pass) -> tuple[Tensor, Tensor]:
+        """(norm of the sum with the residual, the sum)."""
+        rows = pass_.window.real_rows
+        return self._run(x, residual, norm, self._eps, rows, self._weights, self._kernels)  # type: ignore[no-any-return]
 
 
 def router_weights(config: ModelConfig, weights: Packer) -> RouterWeights:

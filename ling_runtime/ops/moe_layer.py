@@ -1,4 +1,4 @@
-"""The whole feed-forward of a mixture-of-experts layer as one operator: routed experts and the shared one.
+"""The whole feed-forward of a mixture-of-experts layer as one operator, to the norm behind it.
 
 It exists so that a variant may fuse across the smaller operators. The reference is their composition, through the
 chosen variant of each; the shared expert's weights lie behind the routed ones where their shapes agree, as one expert
@@ -40,8 +40,13 @@ class MoeWeights:
 
 
 @variant("moe")
-def moe_layer(x: Tensor, rows: int, weights: MoeWeights, kernels: Kernels) -> Tensor:
-    """x [R, D], of which the first `rows` are real -> [R, D]; padded rows are not routed."""
+def moe_layer(
+    x: Tensor, residual: Tensor, norm: Tensor, eps: float, rows: int, weights: MoeWeights, kernels: Kernels
+) -> tuple[Tensor, Tensor]:
+    """x [R, D], of which the first `rows` are real -> (norm of the sum with the residual, the sum).
+
+    Padded rows are not routed, they would only read weights.
+    """
     ids, chosen = kernels["router"](x, weights.router)
     ids, chosen = ids[:rows], chosen[:rows]
     pairs = x[:rows].repeat_interleave(ids.shape[1], dim=0)
@@ -49,7 +54,8 @@ def moe_layer(x: Tensor, rows: int, weights: MoeWeights, kernels: Kernels) -> Te
     out = kernels["moe_experts"](pairs, alignment, weights.gate_up, weights.down, weights.limit)
     routed = pad_rows(kernels["moe_combine"](out.unflatten(0, ids.shape), chosen))
     shared = shared_expert(x, weights, kernels)
-    return routed if shared is None else routed + shared
+    total = routed if shared is None else routed + shared
+    return kernels["add_rms_norm"](total, residual, norm, eps)  # type: ignore[no-any-return]
 
 
 def shared_expert(x: Tensor, weights: MoeWeights, kernels: Kernels) -> Tensor | None:

@@ -80,14 +80,14 @@ def _commit(
     for part in tl.static_range(3):
         column = (part * H + head) * d + channel
         for i in tl.static_range(TAPS):
-            row = tl.load(staged_conv + (source * (W + TAPS) + count + i) * (3 * H * d) + column)
-            tl.store(conv + (to * TAPS + i) * (3 * H * d) + column, row)
+            raw = tl.load(staged_conv + (source * (W + TAPS) + count + i) * (3 * H * d) + column)
+            tl.store(conv + (to * TAPS + i) * (3 * H * d) + column, raw)
     key = tl.arange(0, d)
     if closed > 0:
         for first in range(0, d, 16):
-            at = (head * d + first + tl.arange(0, 16))[:, None] * d + key[None, :]
-            closing = tl.load(staged_states + (source * STATES + closed) * (H * d * d) + at)
-            tl.store(state + to * (H * d * d) + at, closing)
+            tile = (head * d + first + tl.arange(0, 16))[:, None] * d + key[None, :]
+            closing = tl.load(staged_states + (source * STATES + closed) * (H * d * d) + tile)
+            tl.store(state + to * (H * d * d) + tile, closing)
     width = tl.arange(0, RB)
     inside = width < 4 * d + 1
     for i in range(TM):

@@ -13,7 +13,6 @@ import triton
 import triton.language as tl
 
 from ling_runtime.config import TILE
-from ling_runtime.ops.linear import pad_rows
 from ling_runtime.ops.registry import variant
 from ling_runtime.ops.triton_launch import enter, launch, leave, lines_of, warm
 from ling_runtime.ops.triton_linear import linear_triton, precision, row_tile_product, tiles_for
@@ -33,14 +32,14 @@ def project_triton(x: Tensor, weight: Tensor) -> Tensor:
 @variant("greedy_head", "triton", "rounding", ORDER)
 def greedy_triton(x: Tensor, weight: Tensor) -> Tensor:
     """x [n, D] -> the best token of each row [n]."""
-    count, x = x.shape[0], pad_rows(x)
+    count = x.shape[0]
     vocabulary, inner = weight.shape
     tiles = tiles_for(vocabulary, inner)
     blocks = triton.cdiv(vocabulary, tiles.columns)
-    best = torch.empty(x.shape[0], blocks, dtype=torch.float32, device=x.device)
-    token = torch.empty(x.shape[0], blocks, dtype=torch.int32, device=x.device)
-    _best_of_tile[(blocks, x.shape[0] // TILE)](
-        x, weight, best, token, vocabulary, blocks, inner, tiles.columns, tiles.depth, TILE, precision(x.dtype),
+    best = torch.empty(count, blocks, dtype=torch.float32, device=x.device)
+    token = torch.empty(count, blocks, dtype=torch.int32, device=x.device)
+    _best_of_tile[(blocks, triton.cdiv(count, TILE))](
+        x, weight, best, token, count, vocabulary, blocks, inner, tiles.columns, tiles.depth, TILE, precision(x.dtype),
         lines_of(inner, x.element_size()), **launch(), num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
     out = torch.empty(count, dtype=torch.int64, device=x.device)
@@ -48,21 +47,22 @@ def greedy_triton(x: Tensor, weight: Tensor) -> Tensor:
     return out
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _best_of_tile(
-    x, weight, best, token, V, blocks, K: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TM: tl.constexpr,
+    x, weight, best, token, rows, V, blocks, K: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TM: tl.constexpr,
     PRECISION: tl.constexpr, LINES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     block = tl.program_id(0)
-    rows = tl.program_id(1) * TM + tl.arange(0, TM)
-    columns = (block * BN + tl.arange(0, BN)).to(tl.int64)
-    warm(weight, columns % V, K, LINES, PDL)
+    row = tl.program_id(1) * TM + tl.arange(0, TM)
+    column = block * BN + tl.arange(0, BN)
+    warm(weight, column % V, K, LINES, PDL)
     enter(PDL)
-    total = row_tile_product(x, rows, K, weight, columns % V, K, BN, BK, TM, PRECISION)
+    total = row_tile_product(x, row, row < rows, K, weight, column % V, K, BN, BK, TM, PRECISION)
     total = total.to(x.dtype.element_ty).to(tl.float32)
-    total = tl.where((columns < V)[None, :], total, -float("inf"))
-    tl.store(best + rows * blocks + block, tl.max(total, axis=1))
-    tl.store(token + rows * blocks + block, block * BN + tl.argmax(total, axis=1, tie_break_left=True))
+    total = tl.where((column < V)[None, :], total, -float("inf"))
+    tl.store(best + row * blocks + block, tl.max(total, axis=1), mask=row < rows)
+    at = block * BN + tl.argmax(total, axis=1, tie_break_left=True)
+    tl.store(token + row * blocks + block, at, mask=row < rows)
     leave(PDL)
 
 

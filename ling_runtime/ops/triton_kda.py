@@ -1,14 +1,13 @@
-"""The KDA window in Triton: convolution, gates and the chunk form in one kernel, norm and gate in a second.
+"""The KDA window in Triton: rows made ready, the recurrence from the chunk's start, norm and gate.
 
-Same numerics class as the reference: 16-row chunks at absolute positions, recomputed from the state at their boundary,
-so a row's bits are the same in every window. A program owns one head and a tile of value columns; queries, keys and
-decays are convolved again by every tile of a head, which is cheaper than a launch to share them. The surprise: the
-kernel only reads the committed state, through slot numbers on the device, so a captured graph follows any request.
+The state in the pool is the one at the last chunk boundary, as the reference keeps it, and every row is reached from
+there by the same sequence of single steps, so its bits are the same in every window; up to 15 committed rows are walked
+again. The surprise is that few rows are better walked than solved: a step is one reduction inside one warp, while the
+chunk form's small products and triangular solve cost a barrier each (as one kernel it took 44 us a layer on an H200).
 """
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -26,13 +25,13 @@ if TYPE_CHECKING:
     from ling_runtime.memory.window import Window
     from ling_runtime.ops.kda import KdaState, KdaWeights
 
-VALUE_TILE = 16
-"""Columns of the state per program."""
+VALUE_TILE = 8
+"""Columns of the state per program, which is one warp."""
 LONGEST = 64
-"""Rows up to which a window is fused; longer ones (prefill), and windows of unequal rows, take the reference."""
+"""Rows up to which a window comes here; longer ones (prefill), and windows of unequal rows, take the reference."""
 
 
-@variant("kda_window", "triton", "rounding", "sums over channels in another order")
+@variant("kda_window", "triton", "rounding", "row by row from the chunk's start instead of the chunk form")
 def kda_window_triton(
     projected: Tensor, window: Window, weights: KdaWeights, state: KdaState, value_tile: int = VALUE_TILE
 ) -> tuple[Tensor, KdaStaged]:
@@ -45,13 +44,15 @@ def kda_window_triton(
     staged = state.staging or _staging(projected, window, state, taps)
     if state.staging is None:
         staged.states[:, 0] = state.state
+    starts, value_tile = window.start_index, min(value_tile, width)
+    _ready[(window.chunks * TILE, heads, window.batch)](
+        projected, weights.conv, weights.gate_scale, weights.gate_bias, state.conv, state.ring, index, starts,
+        staged.conv, staged.grid, window.rows, weights.lower_bound, heads, width, taps, TILE, **launch(), num_warps=1,
+    )  # fmt: skip
     raw = torch.empty(projected.shape[0], heads * width, dtype=torch.float32, device=projected.device)
-    value_tile = min(value_tile, width)
-    _window[(width // value_tile, heads, window.batch)](
-        projected, weights.conv, weights.gate_scale, weights.gate_bias, state.conv, state.ring, state.state, index,
-        window.start_index, raw, staged.conv, staged.grid, staged.states, window.rows, window.chunks,
-        window.closed_chunks, weights.lower_bound, math.exp(-weights.lower_bound * TILE / 2), heads, width,
-        value_tile, taps, TILE, "ieee" if projected.dtype == torch.float32 else "tf32x3", **launch(), num_warps=4,
+    _walk[(width // value_tile, heads, window.batch)](
+        staged.grid, state.state, index, starts, raw, staged.states, window.rows, window.chunks, window.closed_chunks,
+        heads, width, value_tile, TILE, **launch(), num_warps=1,
     )  # fmt: skip
     out = torch.empty_like(raw, dtype=projected.dtype)
     _gated_norm[(projected.shape[0], heads)](
@@ -75,144 +76,112 @@ def _sigmoid(x):
 
 @triton.jit
 def _convolved(
-    projected, conv, pool, staged, new, live, column, T, request, slot, keep, H: tl.constexpr, d: tl.constexpr,
-    TAPS: tl.constexpr,
-):  # fmt: skip
-    """silu of the depthwise convolution at rows `new` (where `live`) and channels `column`, rounded as activations are.
+    projected, conv, pool, staged, new, column, T, request, slot, H: tl.constexpr, d: tl.constexpr, TAPS: tl.constexpr
+):
+    """silu of the depthwise convolution of row `new` at channels `column`, rounded as activations are; stages the row.
 
-    The raw rows go to staging where `keep`.
+    The first row stages the committed rows before it, too.
     """
     C: tl.constexpr = 3 * H * d
     P: tl.constexpr = 5 * H * d + H
-    total = tl.zeros((new.shape[0], column.shape[0]), tl.float32)
+    to = staged + request * (T + TAPS - 1) * C + column
+    total = tl.zeros((d,), tl.float32)
     for tap in tl.static_range(TAPS):
         source = new - (TAPS - 1) + tap
-        fresh = live & (source >= 0)
-        past = live & (source < 0)
-        row = tl.load(projected + (request * T + source[:, None]) * P + column[None, :], mask=fresh[:, None], other=0.0)
+        row = tl.load(projected + (request * T + source) * P + column, mask=(source >= 0) & (column >= 0), other=0.0)
         old = tl.load(
-            pool + (slot * (TAPS - 1) + source[:, None] + TAPS - 1) * C + column[None, :],
-            mask=past[:, None],
-            other=0.0,
+            pool + (slot * (TAPS - 1) + source + TAPS - 1) * C + column, mask=(source < 0) & (column >= 0), other=0.0
         )
         value = row.to(tl.float32) + old.to(tl.float32)
-        total += value * tl.load(conv + column * TAPS + tap)[None, :]
-        if tap == TAPS - 1:
-            to = staged + (request * (T + TAPS - 1) + new[:, None] + TAPS - 1) * C + column[None, :]
-            tl.store(to, row, mask=(live & keep)[:, None])
-    for i in tl.static_range(TAPS - 1):
-        old = tl.load(pool + (slot * (TAPS - 1) + i) * C + column)
-        tl.store(staged + (request * (T + TAPS - 1) + i) * C + column, old, mask=(column >= 0) & keep)
+        total += value * tl.load(conv + column * TAPS + tap)
+        keep = (new == 0) | (tap == TAPS - 1)
+        tl.store(to + (new + tap) * C, value.to(staged.dtype.element_ty), mask=keep & (column >= 0))
     return (total * _sigmoid(total)).to(projected.dtype.element_ty).to(tl.float32)
 
 
-@triton.jit
-def _unit(x):
-    return x * tl.rsqrt(tl.sum(x * x, axis=1) + 1e-6)[:, None]
+@triton.jit(do_not_specialize=["T"])
+def _ready(
+    projected, conv, scale, bias, pool_conv, pool_ring, slots, starts, staged_conv, staged_grid, T, bound,
+    H: tl.constexpr, d: tl.constexpr, TAPS: tl.constexpr, TM: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """One row of one head at its absolute place: q|k|v|g|beta from the ring where committed, computed where new."""
+    enter(PDL)
+    place, head, request = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    slot, start = tl.load(slots + request), tl.load(starts + request)
+    offset = (start % TM).to(tl.int32)
+    new = place - offset
+    W: tl.constexpr = 4 * d + 1
+    channel = tl.arange(0, d)
+    to = staged_grid + ((request * tl.num_programs(0) + place) * H + head) * W
+    if new < 0:
+        ring = pool_ring + ((slot * TM + place) * H + head) * W
+        for part in tl.static_range(4):
+            tl.store(to + part * d + channel, tl.load(ring + part * d + channel))
+        tl.store(to + 4 * d, tl.load(ring + 4 * d))
+    elif new < T:
+        of_head = head * d + channel
+        q = _convolved(projected, conv, pool_conv, staged_conv, new, of_head, T, request, slot, H, d, TAPS)
+        k = _convolved(projected, conv, pool_conv, staged_conv, new, H * d + of_head, T, request, slot, H, d, TAPS)
+        v = _convolved(projected, conv, pool_conv, staged_conv, new, 2 * H * d + of_head, T, request, slot, H, d, TAPS)
+        row = projected + (request * T + new) * (5 * H * d + H)
+        f = tl.load(row + 3 * H * d + of_head).to(tl.float32)
+        b = tl.load(row + 5 * H * d + head).to(tl.float32)
+        tl.store(to + channel, q * (tl.rsqrt(tl.sum(q * q) + 1e-6) * (d**-0.5)))
+        tl.store(to + d + channel, k * tl.rsqrt(tl.sum(k * k) + 1e-6))
+        tl.store(to + 2 * d + channel, v)
+        tl.store(to + 3 * d + channel, _sigmoid(f * tl.load(scale + of_head) + tl.load(bias + of_head)) * bound)
+        at = 2 * H * d + head
+        tl.store(to + 4 * d, _sigmoid(b * tl.load(scale + at) + tl.load(bias + at)))
+    leave(PDL)
 
 
 @triton.jit
-def _solve(coupling, right, TM: tl.constexpr):
-    """U of (I + A) U = right, A strictly lower [TM, TM]: eliminate column by column."""
-    place = tl.arange(0, TM)
-    for i in tl.static_range(TM - 1):
-        column = tl.sum(tl.where(place[None, :] == i, coupling, 0.0), axis=1)
-        row = tl.sum(tl.where(place[:, None] == i, right, 0.0), axis=0)
-        right -= column[:, None] * row[None, :]
-    return right
-
-
-@triton.jit
-def _chunk(query, key, value, g, beta, state, half, TM: tl.constexpr, PRECISION: tl.constexpr):
-    """(outputs [TM, BV], state after the chunk) of the reference's chunk form; `half` is exp(-8 * bound)."""
-    place = tl.arange(0, TM)
-    raised = tl.exp(tl.cumsum(g, axis=0)) * half
-    lowered = key / raised
-    query, key = query * raised, key * raised
-    causal = tl.dot(query, tl.trans(lowered), input_precision=PRECISION)
-    causal = tl.where(place[:, None] >= place[None, :], causal, 0.0)
-    coupling = tl.dot(key, tl.trans(lowered), input_precision=PRECISION) * beta[:, None]
-    coupling = tl.where(place[:, None] > place[None, :], coupling, 0.0)
-    sunk = state / half
-    right = (value - tl.dot(key, sunk, input_precision=PRECISION)) * beta[:, None]
-    update = _solve(coupling, right, TM)
-    out = tl.dot(query, sunk, input_precision=PRECISION) + tl.dot(causal, update, input_precision=PRECISION)
-    end = tl.sum(tl.where(place[:, None] == TM - 1, raised, 0.0), axis=0)
-    return out, (tl.dot(tl.trans(lowered), update, input_precision=PRECISION) + sunk) * end[:, None]
-
-
-@triton.jit
-def _kept_rows(ring, old, channel, mine, d: tl.constexpr):
-    """q, k, v tile, g and beta of the open chunk's committed rows, zero elsewhere; `ring` points at each row."""
-    query = tl.load(ring[:, None] + channel[None, :], mask=old[:, None], other=0.0)
-    key = tl.load(ring[:, None] + d + channel[None, :], mask=old[:, None], other=0.0)
-    value = tl.load(ring[:, None] + 2 * d + mine[None, :], mask=old[:, None], other=0.0)
-    g = tl.load(ring[:, None] + 3 * d + channel[None, :], mask=old[:, None], other=0.0)
-    return query, key, value, g, tl.load(ring + 4 * d, mask=old, other=0.0)
-
-
-@triton.jit
-def _gates(row, live, scale, bias, bound, head, H: tl.constexpr, d: tl.constexpr):
-    """Log decays [TM, d] and beta [TM] of the new rows; `row` points at each projected row."""
-    channel = head * d + tl.arange(0, d)
-    f = tl.load(row[:, None] + 3 * H * d + channel[None, :], mask=live[:, None], other=0.0).to(tl.float32)
-    g = _sigmoid(f * tl.load(scale + channel)[None, :] + tl.load(bias + channel)[None, :]) * bound
-    b = tl.load(row + 5 * H * d + head, mask=live, other=0.0).to(tl.float32)
-    return g, _sigmoid(b * tl.load(scale + 2 * H * d + head) + tl.load(bias + 2 * H * d + head))
-
-
-@triton.jit
-def _keep_rows(grid, query, key, value, g, beta, known, first, channel, mine, d: tl.constexpr):
-    """Stage the chunk's rows; `grid` points at each. Values by every tile, the rest by the first of a head."""
-    tl.store(grid[:, None] + channel[None, :], query, mask=known[:, None] & first)
-    tl.store(grid[:, None] + d + channel[None, :], key, mask=known[:, None] & first)
-    tl.store(grid[:, None] + 2 * d + mine[None, :], value, mask=known[:, None])
-    tl.store(grid[:, None] + 3 * d + channel[None, :], g, mask=known[:, None] & first)
-    tl.store(grid + 4 * d, beta, mask=known & first)
+def _row(row, channel, mine, d: tl.constexpr):
+    """k, g, v tile and beta of one row."""
+    return (
+        tl.load(row + d + channel),
+        tl.load(row + 3 * d + channel),
+        tl.load(row + 2 * d + mine),
+        tl.load(row + 4 * d),
+    )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "closed"])
-def _window(
-    projected, conv, scale, bias, pool_conv, pool_ring, pool_state, slots, starts, raw, staged_conv, staged_grid,
-    staged_states, T, chunks, closed, bound, half, H: tl.constexpr, d: tl.constexpr, BV: tl.constexpr,
-    TAPS: tl.constexpr, TM: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
+def _walk(
+    grid, pool_state, slots, starts, raw, staged_states, T, chunks, closed, H: tl.constexpr, d: tl.constexpr,
+    BV: tl.constexpr, TM: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
+    """The recurrence of one head and a tile of value columns; each row is loaded while the one before is worked on.
+
+    Both readings are of the decayed state: o = S'^T q = (decayed S)^T q + (k . q) u, so a step waits for one reduction.
+    """
     enter(PDL)
     tile, head, request = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     slot, start = tl.load(slots + request), tl.load(starts + request)
-    offset, first = (start % TM).to(tl.int32), tile == 0
+    offset = (start % TM).to(tl.int32)
     W: tl.constexpr = 4 * d + 1
-    P: tl.constexpr = 5 * H * d + H
-    channel, mine, place = tl.arange(0, d), tile * BV + tl.arange(0, BV), tl.arange(0, TM)
-    of_head = head * d + channel
-    state_at = head * d * d + channel[:, None] * d + mine[None, :]
-    state = tl.load(pool_state + slot * (H * d * d) + state_at)
-    for chunk in range((offset + T + TM - 1) // TM):
-        new = chunk * TM + place - offset
-        old, live = new < 0, (new >= 0) & (new < T)
-        ring = pool_ring + ((slot * TM + place) * H + head) * W
-        query, key, value, g, beta = _kept_rows(ring, old, channel, mine, d)
-        q = _convolved(projected, conv, pool_conv, staged_conv, new, live, of_head, T, request, slot, first, H, d, TAPS)
-        k = _convolved(
-            projected, conv, pool_conv, staged_conv, new, live, H * d + of_head, T, request, slot, first, H, d, TAPS
-        )
-        v = _convolved(
-            projected, conv, pool_conv, staged_conv, new, live, (2 * H + head) * d + mine, T, request, slot, True, H,
-            d, TAPS,
-        )  # fmt: skip
-        row = projected + (request * T + new) * P
-        new_g, new_beta = _gates(row, live, scale, bias, bound, head, H, d)
-        query = tl.where(live[:, None], _unit(q) * (d**-0.5), query)
-        key = tl.where(live[:, None], _unit(k), key)
-        value, g = tl.where(live[:, None], v, value), tl.where(live[:, None], new_g, g)
-        beta = tl.where(live, new_beta, beta)
-        out, state = _chunk(query, key, value, g, beta, state, half, TM, PRECISION)
-        to = raw + (request * T + new[:, None]) * (H * d) + head * d + mine[None, :]
-        tl.store(to, out, mask=live[:, None])
-        grid = staged_grid + (((request * chunks + chunk) * TM + place) * H + head) * W
-        _keep_rows(grid, query, key, value, g, beta, old | live, first, channel, mine, d)
-        to = staged_states + (request * (closed + 1) + chunk + 1) * (H * d * d) + state_at
-        tl.store(to, state, mask=(channel[:, None] >= 0) & ((chunk + 1) * TM <= offset + T))
+    channel, mine = tl.arange(0, d), tile * BV + tl.arange(0, BV)
+    at = head * d * d + channel[:, None] * d + mine[None, :]
+    state = tl.load(pool_state + slot * (H * d * d) + at)
+    base, step = grid + (request * chunks * TM * H + head) * W, H * W
+    k, g, v, beta = _row(base, channel, mine, d)
+    for place in range(offset):
+        next_k, next_g, next_v, next_beta = _row(base + (place + 1) * step, channel, mine, d)
+        state *= tl.exp(g)[:, None]
+        update = (v - tl.sum(state * k[:, None], axis=0)) * beta
+        state += k[:, None] * update[None, :]
+        k, g, v, beta = next_k, next_g, next_v, next_beta
+    for place in range(offset, offset + T):
+        q = tl.load(base + place * step + channel)
+        next_k, next_g, next_v, next_beta = _row(base + tl.minimum(place + 1, offset + T - 1) * step, channel, mine, d)
+        state *= tl.exp(g)[:, None]
+        update = (v - tl.sum(state * k[:, None], axis=0)) * beta
+        out = tl.sum(state * q[:, None], axis=0) + tl.sum(k * q) * update
+        state += k[:, None] * update[None, :]
+        tl.store(raw + (request * T + place - offset) * (H * d) + head * d + mine, out)
+        if (place + 1) % TM == 0:
+            tl.store(staged_states + (request * (closed + 1) + (place + 1) // TM) * (H * d * d) + at, state)
+        k, g, v, beta = next_k, next_g, next_v, next_beta
     leave(PDL)
 
 

@@ -51,13 +51,13 @@ def precision(dtype: torch.dtype) -> str:
 
 @variant("linear", "triton", "rounding", "one program sums a row over K front to back; the library has its own order")
 def linear_triton(x: Tensor, weight: Tensor, tiles: Tiles | None = None) -> Tensor:
-    """x [R, K] @ weight [N, K]^T -> [R, N]; R a whole number of tiles."""
+    """x [R, K] @ weight [N, K]^T -> [R, N], for any R."""
     rows, inner = x.shape
     outputs = weight.shape[0]
     tiles = tiles or tiles_for(outputs, inner)
     out = x.new_empty(rows, outputs)
-    _linear[(triton.cdiv(outputs, tiles.columns), rows // TILE)](
-        x, weight, out, outputs, x.stride(0), inner, tiles.columns, tiles.depth, TILE, precision(x.dtype),
+    _linear[(triton.cdiv(outputs, tiles.columns), triton.cdiv(rows, TILE))](
+        x, weight, out, rows, outputs, x.stride(0), inner, tiles.columns, tiles.depth, TILE, precision(x.dtype),
         lines_of(inner, x.element_size()), **launch(), num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
     return out
@@ -73,33 +73,38 @@ def product(a, b, total, PRECISION: tl.constexpr):
 
 @triton.jit
 def row_tile_product(
-    x, rows, stride, weight, columns, K: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TM: tl.constexpr,
+    x, rows, live, stride, weight, columns, K: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TM: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """fp32 [TM, BN] of x[rows] with weight[columns] (both K contiguous), summed over K front to back."""
+    """fp32 [TM, BN] of x[rows] with weight[columns] (both K contiguous), summed over K front to back.
+
+    Rows that are not `live` are zero and are not read: a tile has 16 rows whatever the window has.
+    """
     total = tl.zeros((TM, BN), tl.float32)
     place = tl.arange(0, BK)
     for k in range(0, K, BK):
         if K % BK == 0:
-            a = tl.load(x + rows[:, None] * stride + (k + place)[None, :])
+            a = tl.load(x + rows[:, None] * stride + (k + place)[None, :], mask=live[:, None], other=0.0)
             b = tl.load(weight + columns[None, :] * K + (k + place)[:, None])
         else:
             inside = k + place < K
-            a = tl.load(x + rows[:, None] * stride + (k + place)[None, :], mask=inside[None, :], other=0.0)
+            known = live[:, None] & inside[None, :]
+            a = tl.load(x + rows[:, None] * stride + (k + place)[None, :], mask=known, other=0.0)
             b = tl.load(weight + columns[None, :] * K + (k + place)[:, None], mask=inside[:, None], other=0.0)
         total = product(a, b, total, PRECISION)
     return total
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _linear(
-    x, weight, out, N, stride, K: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TM: tl.constexpr,
+    x, weight, out, rows, N, stride, K: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TM: tl.constexpr,
     PRECISION: tl.constexpr, LINES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    rows = tl.program_id(1) * TM + tl.arange(0, TM)
-    columns = (tl.program_id(0) * BN + tl.arange(0, BN)).to(tl.int64)
-    warm(weight, columns % N, K, LINES, PDL)
+    row = tl.program_id(1) * TM + tl.arange(0, TM)
+    column = tl.program_id(0) * BN + tl.arange(0, BN)
+    warm(weight, column % N, K, LINES, PDL)
     enter(PDL)
-    total = row_tile_product(x, rows, stride, weight, columns % N, K, BN, BK, TM, PRECISION)
-    tl.store(out + rows[:, None] * N + columns[None, :], total.to(out.dtype.element_ty), mask=(columns < N)[None, :])
+    total = row_tile_product(x, row, row < rows, stride, weight, column % N, K, BN, BK, TM, PRECISION)
+    known = (row < rows)[:, None] & (column < N)[None, :]
+    tl.store(out + row[:, None] * N + column[None, :], total.to(out.dtype.element_ty), mask=known)
     leave(PDL)

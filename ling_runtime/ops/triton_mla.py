@@ -41,11 +41,11 @@ def mla_window_triton(projected: Tensor, cache: LatentView, weights: MlaWeights)
     heads, nope, rank = weights.key_up.shape
     rope, values = 2 * weights.rope.shape[-1], weights.value_up.shape[2]
     table, starts = cache.table, window.start_index
-    real, tiles = window.real_rows, projected.shape[0] // TILE
+    real, tiles = window.real_rows, triton.cdiv(projected.shape[0], TILE)
     query = projected.new_empty(projected.shape[0], heads, rank + rope)
     block = min(128, triton.next_power_of_2(rank))
     _absorb[(triton.cdiv(rank, block), heads, tiles)](
-        projected, weights.key_up, query, projected.shape[1], nope, rank, rope, heads, block,
+        projected, weights.key_up, query, real, projected.shape[1], nope, rank, rope, heads, block,
         triton.next_power_of_2(nope), TILE, precision(projected.dtype), **launch(), num_warps=4,
     )  # fmt: skip
     _place[(real,)](
@@ -57,7 +57,7 @@ def mla_window_triton(projected: Tensor, cache: LatentView, weights: MlaWeights)
     out = projected.new_empty(projected.shape[0], heads * values)
     block = min(32, triton.next_power_of_2(values))
     _to_values[(triton.cdiv(values, block), heads, tiles)](
-        context, weights.value_up, projected, out, real, projected.shape[1], rank, values, heads, block,
+        context, weights.value_up, projected, out, real, len(out), projected.shape[1], rank, values, heads, block,
         min(128, triton.next_power_of_2(rank)), TILE, precision(projected.dtype), **launch(), num_warps=4,
     )  # fmt: skip
     return out
@@ -72,7 +72,8 @@ def _attend(query: Tensor, rows: Tensor, table: Tensor, starts: Tensor, window: 
     rope = query.shape[2] - rank
     _split[(splits, tiles, batch)](
         query, rows, table, starts, parts, tops[0], tops[1], window, table.shape[1], splits, scale, heads, rank, rope,
-        triton.next_power_of_2(rank), triton.next_power_of_2(rope), PAGE, SPLIT_PAGES, TILE, precision(query.dtype),
+        max(16, triton.next_power_of_2(rank)), max(16, triton.next_power_of_2(rope)), PAGE, SPLIT_PAGES, TILE,
+        precision(query.dtype),
         **launch(), num_warps=4, num_stages=2,
     )  # fmt: skip
     context = query.new_empty(query.shape[0], heads, rank)
@@ -86,7 +87,7 @@ def _attend(query: Tensor, rows: Tensor, table: Tensor, starts: Tensor, window: 
 
 @triton.jit
 def _absorb(
-    projected, key_up, query, P, NOPE: tl.constexpr, RANK: tl.constexpr, ROPE: tl.constexpr, H: tl.constexpr,
+    projected, key_up, query, rows, P, NOPE: tl.constexpr, RANK: tl.constexpr, ROPE: tl.constexpr, H: tl.constexpr,
     BN: tl.constexpr, BK: tl.constexpr, TM: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """query[:, head, :RANK] = q_nope @ key_up[head]."""
@@ -95,12 +96,12 @@ def _absorb(
     row = tl.program_id(2) * TM + tl.arange(0, TM)
     column, place = tl.program_id(0) * BN + tl.arange(0, BN), tl.arange(0, BK)
     at = projected + row[:, None] * P + head * (NOPE + ROPE) + place[None, :]
-    a = tl.load(at, mask=(place < NOPE)[None, :], other=0.0)
+    a = tl.load(at, mask=(row < rows)[:, None] & (place < NOPE)[None, :], other=0.0)
     inside = (place < NOPE)[:, None] & (column < RANK)[None, :]
     b = tl.load(key_up + (head * NOPE + place[:, None]) * RANK + column[None, :], mask=inside, other=0.0)
     total = product(a, b, tl.zeros((TM, BN), tl.float32), PRECISION)
     to = query + (row[:, None] * H + head) * (RANK + ROPE) + column[None, :]
-    tl.store(to, total.to(query.dtype.element_ty), mask=(column < RANK)[None, :])
+    tl.store(to, total.to(query.dtype.element_ty), mask=(row < rows)[:, None] & (column < RANK)[None, :])
     leave(PDL)
 
 
@@ -216,7 +217,7 @@ def _merge(
 
 @triton.jit
 def _to_values(
-    context, value_up, projected, out, real, P, RANK: tl.constexpr, V: tl.constexpr, H: tl.constexpr,
+    context, value_up, projected, out, real, rows, P, RANK: tl.constexpr, V: tl.constexpr, H: tl.constexpr,
     BN: tl.constexpr, BK: tl.constexpr, TM: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """out[:, head] = context[:, head] @ value_up[head], times the head's gate; zero in padded rows."""
@@ -227,15 +228,14 @@ def _to_values(
     total = tl.zeros((TM, BN), tl.float32)
     for k in range(0, RANK, BK):
         place = k + tl.arange(0, BK)
-        a = tl.load(
-            context + (row[:, None] * H + head) * RANK + place[None, :], mask=(place < RANK)[None, :], other=0.0
-        )
+        known = (row < real)[:, None] & (place < RANK)[None, :]
+        a = tl.load(context + (row[:, None] * H + head) * RANK + place[None, :], mask=known, other=0.0)
         inside = (place < RANK)[:, None] & (column < V)[None, :]
         b = tl.load(value_up + (head * RANK + place[:, None]) * V + column[None, :], mask=inside, other=0.0)
         total = product(a, b, total, PRECISION)
-    gate = tl.load(projected + row * P + (P - H) + head).to(tl.float32)
+    gate = tl.load(projected + row * P + (P - H) + head, mask=row < real, other=0.0).to(tl.float32)
     gate = (1.0 / (1.0 + tl.exp(-gate))).to(out.dtype.element_ty).to(tl.float32)
     total = tl.where((row < real)[:, None], total.to(out.dtype.element_ty).to(tl.float32) * gate[:, None], 0.0)
     to = out + row[:, None] * (H * V) + head * V + column[None, :]
-    tl.store(to, total.to(out.dtype.element_ty), mask=(column < V)[None, :])
+    tl.store(to, total.to(out.dtype.element_ty), mask=(row < rows)[:, None] & (column < V)[None, :])
     leave(PDL)

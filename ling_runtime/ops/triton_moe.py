@@ -1,4 +1,4 @@
-"""The routed and the shared expert for a few rows in Triton: gate-up with SwiGLU, down, and one wide sum.
+"""The routed and the shared expert for a few rows in Triton: gate-up with SwiGLU, down, and the layer's end.
 
 No pair is sorted and no row is gathered. An expert meets a row at most once, so the 16 rows of the window are
 themselves the tile of every expert: the program of the first pair that names an expert reads its weights once,
@@ -10,18 +10,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 import triton
 import triton.language as tl
 
 from ling_runtime.config import TILE
 from ling_runtime.ops.triton_launch import enter, launch, leave
 from ling_runtime.ops.triton_linear import Tiles, precision, product, row_tile_product
+from ling_runtime.ops.triton_norm import norm_row
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 UP_TILES = Tiles(32, 128, 4, 4)
-DOWN_TILES = Tiles(64, 64, 4, 3)
+DOWN_TILES = Tiles(128, 64, 4, 4)
 NO_LIMIT, _NO_EXPERT = float("inf"), -3
 
 
@@ -61,16 +63,19 @@ def expert_out(hidden: Tensor, ids: Tensor, down: Tensor, shared: int | None, ti
     return out
 
 
-def weighted_sum(out: Tensor, weights: Tensor, rows: int, extra: Tensor | None = None) -> Tensor:
-    """out [n, s, D] times weights [n, k] in slot order, plus the slot past k and `extra` -> [rows, D], zero past n."""
+def settle(
+    out: Tensor, weights: Tensor, residual: Tensor, norm: Tensor, eps: float, extra: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """out [n, s, D] times weights [n, k] in slot order, plus the slot past k and `extra`, rounded; added to `residual`
+    [R, D] and normed -> (normed, sum). Rows past n have no experts.
+    """
     real, slots, width = out.shape
-    total = out.new_empty(rows, width)
-    block = min(1024, triton.next_power_of_2(width))
-    _weighted_sum[(rows, triton.cdiv(width, block))](
-        out, weights, total if extra is None else extra, total, real, width, weights.shape[1], slots, block,
-        extra is not None, **launch(), num_warps=4,
+    normed, total = torch.empty_like(residual), torch.empty_like(residual)
+    _settle[(residual.shape[0],)](
+        out, weights, residual if extra is None else extra, residual, norm, normed, total, real, eps, width,
+        weights.shape[1], slots, triton.next_power_of_2(width), extra is not None, **launch(), num_warps=8,
     )  # fmt: skip
-    return total
+    return normed, total
 
 
 def _grid(rows: int, slots: int, columns: int) -> tuple[int, int, int]:
@@ -115,7 +120,7 @@ def _expert_hidden(
         at = (column % F)[None, :] * K
         for k in range(0, K, BK):
             inside = k + place < K
-            a = tl.load(x + row[:, None] * K + (k + place)[None, :], mask=inside[None, :], other=0.0)
+            a = tl.load(x + row[:, None] * K + (k + place)[None, :], mask=chosen[:, None] & inside[None, :], other=0.0)
             b = tl.load(weight + at + (k + place)[:, None], mask=inside[:, None], other=0.0)
             c = tl.load(weight + F * K + at + (k + place)[:, None], mask=inside[:, None], other=0.0)
             gate = product(a, b, gate, PRECISION)
@@ -138,27 +143,30 @@ def _expert_out(
     if expert >= 0:
         column = tl.program_id(0) * BN + tl.arange(0, BN)
         weight = down + expert.to(tl.int64) * (N * K)
-        total = row_tile_product(hidden, pairs, K, weight, column % N, K, BN, BK, TM, PRECISION)
+        total = row_tile_product(hidden, pairs, chosen, K, weight, column % N, K, BN, BK, TM, PRECISION)
         where = out + pairs[:, None] * N + column[None, :]
         tl.store(where, total.to(out.dtype.element_ty), mask=chosen[:, None] & (column < N)[None, :])
     leave(PDL)
 
 
 @triton.jit
-def _weighted_sum(
-    out, weights, extra, total, real, D: tl.constexpr, TOP: tl.constexpr, S: tl.constexpr, BLOCK: tl.constexpr,
-    EXTRA: tl.constexpr, PDL: tl.constexpr,
+def _settle(
+    out, weights, extra, residual, norm, normed, total, real, eps, D: tl.constexpr, TOP: tl.constexpr,
+    S: tl.constexpr, BLOCK: tl.constexpr, EXTRA: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     enter(PDL)
-    row = tl.program_id(0)
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    row, column = tl.program_id(0), tl.arange(0, BLOCK)
     inside = column < D
+    known = inside & (row < real)
     value = tl.zeros((BLOCK,), tl.float32)
-    if row < real:
-        for s in tl.static_range(S):
-            part = tl.load(out + (row * S + s) * D + column, mask=inside, other=0.0)
-            value += part.to(tl.float32) * (tl.load(weights + row * TOP + s) if s < TOP else 1.0)
-        if EXTRA:
-            value += tl.load(extra + row * D + column, mask=inside, other=0.0).to(tl.float32)
-    tl.store(total + row * D + column, value.to(total.dtype.element_ty), mask=inside)
+    for s in tl.static_range(S):
+        part = tl.load(out + (row * S + s) * D + column, mask=known, other=0.0).to(tl.float32)
+        value += part * tl.load(weights + row * TOP + s, mask=row < real, other=0.0) if s < TOP else part
+    if EXTRA:
+        value += tl.load(extra + row * D + column, mask=known, other=0.0).to(tl.float32)
+    before = tl.load(residual + row * D + column, mask=inside, other=0.0)
+    value = (value.to(before.dtype).to(tl.float32) + before.to(tl.float32)).to(before.dtype)
+    tl.store(total + row * D + column, value, mask=inside)
+    after = norm_row(value.to(tl.float32), norm, column, inside, eps, D)
+    tl.store(normed + row * D + column, after.to(normed.dtype.element_ty), mask=inside)
     leave(PDL)

@@ -16,6 +16,7 @@ import triton.language as tl
 from ling_runtime.config import TILE
 from ling_runtime.ops.registry import variant
 from ling_runtime.ops.triton_launch import enter, launch, leave, warm
+from ling_runtime.ops.triton_linear import Tiles
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,26 +24,29 @@ if TYPE_CHECKING:
     from ling_runtime.ops.router import RouterWeights
 
 SPLITS = 8
-COLUMNS, DEPTH = 16, 64
+GATE_TILES = Tiles(16, 64, 2, 5)
 
 
 @variant("router", "triton", "rounding", "gate products are added in eight parts of K")
-def route_triton(x: Tensor, weights: RouterWeights) -> tuple[Tensor, Tensor]:
+def route_triton(
+    x: Tensor, weights: RouterWeights, tiles: Tiles = GATE_TILES, splits: int = SPLITS
+) -> tuple[Tensor, Tensor]:
     """x [R, D] -> (expert ids [R, k], weights [R, k] fp32)."""
     rows, inner = x.shape
     experts, kept = weights.gate.shape[0], weights.experts_per_row
     assert experts & (experts - 1) == 0 and experts // weights.groups >= 2, "selection works on powers of two"  # noqa: PT018
-    parts = torch.empty(SPLITS, rows, experts, dtype=torch.float32, device=x.device)
-    share = triton.cdiv(inner, SPLITS * DEPTH) * DEPTH
-    _gate[(triton.cdiv(experts, COLUMNS), SPLITS, rows // TILE)](
-        x, weights.gate, parts, rows, experts, inner, share, COLUMNS, DEPTH, TILE,
-        "ieee" if x.dtype == torch.float32 else "tf32x3", **launch(), num_warps=2, num_stages=4,
+    parts = torch.empty(splits, rows, experts, dtype=torch.float32, device=x.device)
+    share = triton.cdiv(inner, splits * tiles.depth) * tiles.depth
+    _gate[(triton.cdiv(experts, tiles.columns), splits, triton.cdiv(rows, TILE))](
+        x, weights.gate, parts, rows, experts, inner, share, tiles.columns, tiles.depth, TILE,
+        "ieee" if x.dtype == torch.float32 else "tf32x3", **launch(), num_warps=tiles.warps,
+        num_stages=tiles.stages,
     )  # fmt: skip
     ids = torch.empty(rows, kept, dtype=torch.int64, device=x.device)
     chosen = torch.empty(rows, kept, dtype=torch.float32, device=x.device)
     _select[(rows,)](
         parts, weights.bias, ids, chosen, rows, weights.scale, experts, weights.groups, weights.kept_groups, kept,
-        triton.next_power_of_2(kept), SPLITS, **launch(), num_warps=1,
+        triton.next_power_of_2(kept), splits, **launch(), num_warps=1,
     )  # fmt: skip
     return ids, chosen
 
@@ -62,12 +66,14 @@ def _gate(
     for k in range(0, SHARE, BK):
         place = split * SHARE + k + tl.arange(0, BK)
         inside = place < K
-        a = tl.load(x + row[:, None] * K + place[None, :], mask=inside[None, :], other=0.0)
+        known = (row < rows)[:, None] & inside[None, :]
+        a = tl.load(x + row[:, None] * K + place[None, :], mask=known, other=0.0)
         b = tl.load(
             gate + column[None, :] * K + place[:, None], mask=inside[:, None] & (column < E)[None, :], other=0.0
         )
         total = tl.dot(a.to(tl.float32), b, total, input_precision=PRECISION)
-    tl.store(parts + (split * rows + row[:, None]) * E + column[None, :], total, mask=(column < E)[None, :])
+    known = (row < rows)[:, None] & (column < E)[None, :]
+    tl.store(parts + (split * rows + row[:, None]) * E + column[None, :], total, mask=known)
     leave(PDL)
 
 
@@ -93,12 +99,12 @@ def _select(
     masked = tl.reshape(tl.where(_kept(biased, GROUPS, E // GROUPS, KEPT)[:, None], biased, -float("inf")), (E,))
     slot = tl.arange(0, SLOTS)
     picked = tl.zeros((SLOTS,), tl.int32)
+    weight = tl.zeros((SLOTS,), tl.float32)
     for i in tl.static_range(TOP):
         best = tl.argmax(masked, axis=0, tie_break_left=True)
         picked = tl.where(slot == i, best, picked)
+        weight = tl.where(slot == i, tl.sum(tl.where(expert == best, score, 0.0)), weight)
         masked = tl.where(expert == best, -float("inf"), masked)
-    weight = 1.0 / (1.0 + tl.exp(-_sum_parts(parts, row * E + picked, rows * E, SPLITS)))
-    weight = tl.where(slot < TOP, weight, 0.0)
     weight = weight / (tl.sum(weight) + 1e-20) * scale
     tl.store(ids + row * TOP + slot, picked.to(tl.int64), mask=slot < TOP)
     tl.store(chosen + row * TOP + slot, weight, mask=slot < TOP)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,22 +19,26 @@ from ling_runtime.memory.caches import Caches
 from ling_runtime.memory.window import Window
 from ling_runtime.model.ling import Ling
 from ling_runtime.ops.registry import Kernels
+from ling_runtime.weights import initialise
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from ling_runtime.config import ModelConfig
 
+pytestmark = [pytest.mark.slow] if not torch.cuda.is_available() else []
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-LONGEST, PROMPT, ROWS = 128, 21, 4
+LONGEST, PROMPT, ROWS = 64, 26, 4
 
 
 class Host:
     """A model and its memory with one request past its prompt."""
 
-    def __init__(self, config: ModelConfig, tensors: dict[str, Tensor], selection: dict[str, str], dtype: torch.dtype):
-        self.model = Ling(config, tensors, Kernels(selection), positions=LONGEST, dtype=dtype, device=DEVICE)
-        self.caches = Caches(config, max_requests=3, pages=8, dtype=dtype, device=DEVICE)
+    def __init__(self, config: ModelConfig, selection: dict[str, str], dtype: torch.dtype) -> None:
+        self.model = Ling(
+            config, initialise(config, seed=3), Kernels(selection), positions=LONGEST, dtype=dtype, device=DEVICE
+        )
+        self.caches = Caches(config, max_requests=3, pages=4, dtype=dtype, device=DEVICE)
         self.caches.reserve(LONGEST)
         self.slot = self.caches.reserve(LONGEST)
         prompt = torch.randint(config.vocab_size, (PROMPT,), generator=torch.Generator().manual_seed(2)).to(DEVICE)
@@ -63,15 +68,22 @@ class Host:
         return step, relay
 
 
-def test_verify_commits_what_plain_decoding_says(small_config: ModelConfig, small_tensors: dict[str, Tensor]) -> None:
+@pytest.fixture
+def two_layers(small_config: ModelConfig) -> ModelConfig:
+    """KDA with a dense layer and MLA with experts; few heads, for the interpreter runs programs in turn."""
+    limits = {"expert_swiglu_limit_list": (0.0, 0.4), "share_expert_swiglu_limit_list": (0.0, 0.7)}
+    return replace(small_config, num_hidden_layers=2, num_attention_heads=2, num_nextn_predict_layers=0, **limits)
+
+
+def test_verify_commits_what_plain_decoding_says(two_layers: ModelConfig) -> None:
     """Drafts right for 0, 1, 2, 3 rows in turn, over the end of a chunk of 16."""
-    want = Host(small_config, small_tensors, {}, torch.float32).plain(16)
-    host = Host(small_config, small_tensors, DEVICE_VARIANTS, torch.float32)
+    want = Host(two_layers, {}, torch.float32).plain(13)
+    host = Host(two_layers, DEVICE_VARIANTS, torch.float32)
     step, relay = host.step()
     got = [host.token]
-    for right in (2, 0, 3, 1, 3):
+    for right in (2, 0, 3, 1):
         drafts = want[len(got) : len(got) + ROWS - 1]
-        drafts[right:] = [(token + 1) % small_config.vocab_size for token in drafts[right:]]
+        drafts[right:] = [(token + 1) % two_layers.vocab_size for token in drafts[right:]]
         relay.drafts[host.slot] = torch.tensor(drafts, device=DEVICE)
         step.run()
         assert int(step.accepted) == right + 1
@@ -81,31 +93,29 @@ def test_verify_commits_what_plain_decoding_says(small_config: ModelConfig, smal
     assert got == want[: len(got)]
 
 
-def test_commit_leaves_the_state_of_the_reference(small_config: ModelConfig, small_tensors: dict[str, Tensor]) -> None:
-    """After the same accepted rows the pools hold what the eager commit leaves, bit for bit, other slots untouched."""
-    eager = Host(small_config, small_tensors, DEVICE_VARIANTS, torch.float32)
-    other = Host(small_config, small_tensors, DEVICE_VARIANTS, torch.float32)
-    want = eager.plain(13)
-    step, relay = other.step(rows=13)
+def test_commit_leaves_the_state_of_the_reference(two_layers: ModelConfig) -> None:
+    """After the same accepted rows the pools hold what the eager commit leaves, and other slots what they held."""
+    eager = Host(two_layers, DEVICE_VARIANTS, torch.float32)
+    other = Host(two_layers, DEVICE_VARIANTS, torch.float32)
+    want = eager.plain(9)
+    step, relay = other.step(rows=9)
     relay.drafts[other.slot] = torch.tensor(want[1:], device=DEVICE)
     before = other.caches.recurrent.snapshot(1)
     step.run()
     eager.run(torch.tensor(want[-1:], device=DEVICE))
-    assert int(step.accepted) == 13
+    assert int(step.accepted) == 9
     for got, expected in zip(
         other.caches.recurrent.snapshot(other.slot), eager.caches.recurrent.snapshot(eager.slot), strict=True
     ):
-        torch.testing.assert_close(got, expected, rtol=0, atol=0 if DEVICE.type == "cpu" else 1e-4)
+        torch.testing.assert_close(got, expected, rtol=0, atol=1e-4)
     assert all(torch.equal(a, b) for a, b in zip(before, other.caches.recurrent.snapshot(1), strict=True))
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("rows", [1, 4, 6, 9, 17])
-def test_graph_and_eager_are_equal_bit_for_bit(
-    small_config: ModelConfig, small_tensors: dict[str, Tensor], rows: int
-) -> None:
-    hosts = [Host(small_config, small_tensors, DEVICE_VARIANTS, torch.bfloat16) for _ in range(2)]
+def test_graph_and_eager_are_equal_bit_for_bit(two_layers: ModelConfig, rows: int) -> None:
+    hosts = [Host(two_layers, DEVICE_VARIANTS, torch.bfloat16) for _ in range(2)]
     (eager, eager_relay), (graph, graph_relay) = (host.step(rows) for host in hosts)
     eager.run()
     graph.capture()
