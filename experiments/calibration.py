@@ -13,6 +13,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.command import Command
@@ -24,7 +25,6 @@ from experiments.spec import EngineSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from experiments.limits import Part
     from experiments.progress import Stages
@@ -47,9 +47,9 @@ def calibrate(spec: CellSpec, prompts: Path, attempt: Path, cores: Sequence[int]
     aside = attempt / ASIDE
     aside.mkdir()
     try:
-        parts = commands(spec, prompts, aside)
-        (attempt / "command.txt").write_text("".join(f"{command.shell()}\n" for command in parts.values()))
-        for part, command in parts.items():
+        pasted = commands(spec, prompts, Path())
+        (attempt / "command.txt").write_text("".join(f"{command.shell()}\n" for command in pasted.values()))
+        for part, command in commands(spec, prompts, aside).items():
             stages.enter(part)
             with within(part, spec.calibration.timeout_s):
                 run(part, command, attempt / f"{part}.log", cores)
@@ -61,7 +61,7 @@ def calibrate(spec: CellSpec, prompts: Path, attempt: Path, cores: Sequence[int]
 
 
 def commands(spec: CellSpec, prompts: Path, directory: Path) -> dict[Part, Command]:
-    """The three programs with their files in `directory`, in order."""
+    """The three programs with their files in `directory`, in order. Lines to paste write where they are pasted."""
     wanted, engine, speculation = spec.calibration, spec.engine, spec.speculation
     assert speculation.draft_path is not None
     executor = {
