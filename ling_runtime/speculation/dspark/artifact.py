@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from ling_runtime.speculation.dspark.cost import CostTable
     from ling_runtime.speculation.dspark.identity import Identity
 
+TABLES = ("reliability_before", "reliability_after", "cells")
+"""Keys of evidence that fills pages."""
+
 log = logging.getLogger(__name__)
 
 Value = TypeVar("Value")
@@ -30,7 +33,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Loaded(Generic[Value]):
-    """`about` is the file's own account of itself with its path; None when the default is used."""
+    """`about` is the file's path and own account of itself, without its tables; None when the default is used."""
 
     value: Value
     about: dict[str, Any] | None
@@ -95,7 +98,7 @@ def _load(
             raise ConfigError(f"{source.flag} {source.path}: {error}") from error
         log.warning("%s %s IS NOT USED, %s: %s", source.flag, source.path, consequence, error)
         return default
-    return Loaded(value, {"path": source.path, **raw})
+    return Loaded(value, {"path": source.path, **{key: part for key, part in raw.items() if key not in TABLES}})
 
 
 def _json(path: Path) -> dict[str, Any]:
