@@ -9,6 +9,7 @@ well, or not at all.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
 import subprocess
@@ -24,7 +25,7 @@ from experiments.process import Supervised
 from experiments.spec import EngineSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from experiments.limits import Part
     from experiments.progress import Stages
@@ -46,13 +47,14 @@ def calibrate(spec: CellSpec, prompts: Path, attempt: Path, cores: Sequence[int]
     """What a calibrated cell changes in its record. Raises CellError."""
     aside = attempt / ASIDE
     aside.mkdir()
+    totals: dict[Part, int] = {"collect": spec.calibration.num_prompts, "profile": spec.calibration.rounds}
     try:
         pasted = commands(spec, prompts, Path())
         (attempt / "command.txt").write_text("".join(f"{command.shell()}\n" for command in pasted.values()))
         for part, command in commands(spec, prompts, aside).items():
-            stages.enter(part)
+            stages.enter(part, totals.get(part))
             with within(part, spec.calibration.timeout_s):
-                run(part, command, attempt / f"{part}.log", cores)
+                run(part, command, attempt / f"{part}.log", cores, stages.advance)
         for file in (SAMPLES, STS, COST_TABLE):
             (aside / file).replace(attempt / file)
     finally:
@@ -83,7 +85,7 @@ def commands(spec: CellSpec, prompts: Path, directory: Path) -> dict[Part, Comma
         "collect": _flat(executor | collect),
         "fit": _flat(executor | {"--samples": samples, "--out": sts}),
         "profile": [
-            *_flat(executor | {"--seed": wanted.seed, "--out": costs}),
+            *_flat(executor | {"--rounds": wanted.rounds, "--seed": wanted.seed, "--out": costs}),
             "--requests",
             *map(str, wanted.requests),
         ],
@@ -93,19 +95,27 @@ def commands(spec: CellSpec, prompts: Path, directory: Path) -> dict[Part, Comma
     return {part: Command((*program, part, *given), env) for part, given in arguments.items()}
 
 
-def run(part: Part, command: Command, log: Path, cores: Sequence[int]) -> None:
-    """Raises OutOfMemory, or CellError with the log's end."""
+def run(part: Part, command: Command, log: Path, cores: Sequence[int], advance: Callable[[int], None]) -> None:
+    """`advance(n)` after n more lines of progress. Raises OutOfMemory, or CellError with the log's end."""
+    seen = 0
     with Supervised.start(command, log=log, cores=cores) as child:
         while True:
             try:
                 code = child.wait(POLL_S)
                 break
             except subprocess.TimeoutExpired:
-                continue
+                advance((now := progress(part, log)) - seen)
+                seen = now
         if code and (said := child.memory_ran_out()):
             raise OutOfMemory(f"{part} ran out of memory (code {code}): {said}", child.tail())
         if code:
             raise CellError(f"{part} ended with code {code}", child.tail())
+
+
+def progress(part: Part, log: Path) -> int:
+    """Of lines such as `collect 3/64`, the last one's first number."""
+    marks = re.findall(rf"^{part} (\d+)/", log.read_text(errors="replace"), re.MULTILINE)
+    return int(marks[-1]) if marks else 0
 
 
 def conclusion(spec: CellSpec, attempt: Path) -> dict[str, Any]:

@@ -87,6 +87,7 @@ def _check_numbers(cell: CellSpec) -> None:
         "gate.parity_tokens": (gate.parity_tokens, 1),
         "gate.pollution_requests": (gate.pollution_requests, 1),
         "calibration.num_prompts": (cell.calibration.num_prompts, 1),
+        "calibration.rounds": (cell.calibration.rounds, 1),
         "calibration.output_len": (cell.calibration.output_len, 1),
     }
     for key, (value, least) in smallest.items():

@@ -142,6 +142,8 @@ class CalibrationSpec:
     """Of the generated prompts."""
     requests: tuple[int, ...] = (1, 2, 4, 8)
     """Batches whose steps are timed."""
+    rounds: int = 12
+    """Times that each of them is visited."""
     timeout_s: float = 1800.0
     """Limit of each of its programs."""
     command: tuple[str, ...] = ()

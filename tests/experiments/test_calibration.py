@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from mlflow.tracking import MlflowClient
 
+from experiments.calibration import progress
 from experiments.checks import checked
 from experiments.errors import ConfigError
 from experiments.spec import CalibrationSpec, CellSpec, SpeculationSpec
@@ -154,6 +155,12 @@ def test_a_signal_leaves_nothing_half(
     assert (run.code, run.record()["failure"]["class"]) == (3, "interrupted")
     assert {path.name for path in attempt.iterdir()} <= LEFT_OF_A_FAILURE
     assert marked(str(tmp_path)) == []
+
+
+def test_progress_is_what_the_last_line_of_it_says(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("a warning\ncollect 1/64\ncollect 12/64\ncollect 13")
+    assert (progress("collect", log), progress("profile", log)) == (12, 0)
 
 
 @pytest.mark.parametrize(
