@@ -29,7 +29,7 @@ from ling_runtime.training.dspark.trainer import Trainer
 from ling_runtime.weights import load, tensor_specs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from ling_runtime.training.dspark.halves import Sink, Source
     from ling_runtime.training.dspark.parallel import Ranks
@@ -86,8 +86,8 @@ def _train_in_threads(plan: Plan, board: Board, first: int) -> None:
     thread = threading.Thread(target=target_half, name="target")
     thread.start()
     try:
-        with join(0, 1, Path(), plan.devices(0)[1]) as (ranks, agree):
-            _train_draft(plan, handover, board, pair=0, first=first, ranks=ranks, agree=agree)
+        with join(0, 1, Path(), plan.devices(0)[1]) as ranks:
+            _train_draft(plan, handover, board, pair=0, first=first, ranks=ranks)
     except PeerGoneError:
         pass
     finally:
@@ -112,8 +112,8 @@ def run_target(options: TrainOptions, pair: int, outlet: Outlet, board: Board, f
 def run_draft(options: TrainOptions, pair: int, inlet: Inlet, board: Board, first: int, meeting: Path) -> None:
     plan = Plan(options)
     inlet.device = plan.devices(pair)[1]
-    with join(pair, options.pairs, meeting, inlet.device) as (ranks, agree):
-        _train_draft(plan, inlet, board, pair=pair, first=first, ranks=ranks, agree=agree)
+    with join(pair, options.pairs, meeting, inlet.device) as ranks:
+        _train_draft(plan, inlet, board, pair=pair, first=first, ranks=ranks)
 
 
 def _make_states(plan: Plan, sink: Sink, board: Board, *, pair: int, first: int) -> None:
@@ -140,7 +140,6 @@ def _train_draft(
     pair: int,
     first: int,
     ranks: Ranks,
-    agree: Callable[[bool], bool],
 ) -> None:
     options, (_, device) = plan.options, plan.devices(pair)
     with _working_on(device, options.num_threads):
@@ -153,7 +152,7 @@ def _train_draft(
             run.restore(trainer)
         _pin(source, device)
         chores = Chores(plan, trainer, board, run)
-        train_draft(trainer, source, board, pair=pair, report=chores, agree=agree)
+        train_draft(trainer, source, board, pair=pair, report=chores)
         chores.finish()
 
 

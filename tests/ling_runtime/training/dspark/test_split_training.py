@@ -182,7 +182,7 @@ def test_a_killed_half_stops_the_other_and_is_named(
     halves = halves_of(options)
     assert set(halves) == {"target-0", "draft-0"}
     halves[half].kill()
-    _, errors = run.communicate(timeout=15)
+    _, errors = run.communicate(timeout=30)
     assert run.returncode == 1
     assert f"error: {half} died (killed by SIGKILL); the other half was stopped" in errors
     assert f"{half}: process {halves[half].pid}" in errors  # its last lines
@@ -206,7 +206,7 @@ def test_two_pairs_take_the_steps_of_one_with_twice_the_rows_and_stop_together_a
     run = running("--pairs", "2")
     halves = halves_of(options)
     run.send_signal(signal.SIGTERM)
-    said, _ = run.communicate(timeout=30)
+    said, _ = run.communicate(timeout=60)
     assert run.returncode == 128 + signal.SIGTERM
     assert "go on with --resume" in said
     assert set(halves) == {"target-0", "draft-0", "target-1", "draft-1"}
