@@ -28,6 +28,7 @@ WIDTH = 150
 FIGURES = (
     "accept_length",
     "accept_source",
+    "verified_rows_per_step",
     "mean_tpot_ms",
     "median_tpot_ms",
     "step_ms",
