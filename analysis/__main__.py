@@ -18,7 +18,7 @@ from analysis.render import to_csv, to_json, to_table
 from experiments.errors import ConfigError
 
 CONFIGURATION = 2
-WIDTH = 150
+WIDTH = 180
 """Of a table that goes to no terminal."""
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from experiments.errors import ConfigError
 
-WIDTH = 150
+WIDTH = 180
 FIGURES = (
     "accept_length",
     "accept_source",
