@@ -95,6 +95,7 @@ class Hook:
             os.kill(os.getpid(), signal.SIGTERM)
 sys.meta_path.insert(0, Hook())
 sys.argv = sys.argv[1:]
+sys.path.insert(0, os.path.dirname(sys.argv[0]))
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
