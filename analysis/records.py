@@ -44,7 +44,8 @@ def load(directory: Path, study: str | None = None) -> pd.DataFrame:
     if not chosen:
         of_study = f" of study {study}" if study else ""
         raise RecordError(f"no record.json{of_study} under {directory}")
-    return pd.DataFrame(sorted(chosen, key=lambda entry: (entry["study"], natural(entry["name"]))))
+    chosen.sort(key=lambda entry: (entry["study"], natural(entry["name"])))
+    return pd.DataFrame(chosen)
 
 
 def read(path: Path) -> dict[str, Any]:
