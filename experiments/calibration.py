@@ -9,12 +9,16 @@ well, or not at all.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from analysis.reliability import reliability_svg
+from experiments import plan
 from experiments.command import Command
 from experiments.engine import child_env
 from experiments.errors import CellError, OutOfMemory
@@ -23,15 +27,14 @@ from experiments.process import Supervised
 from experiments.spec import EngineSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Mapping, Sequence
 
     from experiments.limits import Part
     from experiments.progress import Stages
     from experiments.spec import CellSpec
 
 PROGRAM = (sys.executable, "-m", "ling_runtime.calibration")
-SAMPLES, STS, COST_TABLE = "samples.pt", "sts.json", "cost_table.json"
+FILES = SAMPLES, STS, COST_TABLE, RELIABILITY = "samples.pt", "sts.json", "cost_table.json", "reliability.svg"
 ARTIFACTS = {"sts_path": STS, "cost_table_path": COST_TABLE}
 """By the key under `speculation` that takes it."""
 
@@ -46,14 +49,17 @@ def calibrate(spec: CellSpec, prompts: Path, attempt: Path, cores: Sequence[int]
     """What a calibrated cell changes in its record. Raises CellError."""
     aside = attempt / ASIDE
     aside.mkdir()
+    totals: dict[Part, int] = {"collect": spec.calibration.num_prompts, "profile": spec.calibration.rounds}
     try:
-        parts = commands(spec, prompts, aside)
-        (attempt / "command.txt").write_text("".join(f"{command.shell()}\n" for command in parts.values()))
-        for part, command in parts.items():
-            stages.enter(part)
+        pasted = commands(spec, prompts, Path())
+        (attempt / "command.txt").write_text("".join(f"{command.shell()}\n" for command in pasted.values()))
+        for part, command in commands(spec, prompts, aside).items():
+            stages.enter(part, totals.get(part))
             with within(part, spec.calibration.timeout_s):
-                run(part, command, attempt / f"{part}.log", cores)
-        for file in (SAMPLES, STS, COST_TABLE):
+                run(part, command, attempt / f"{part}.log", cores, stages.advance)
+        drawing = reliability_svg(plan.label(spec.speculation), json.loads((aside / STS).read_text()))
+        (aside / RELIABILITY).write_text(drawing)
+        for file in FILES:
             (aside / file).replace(attempt / file)
     finally:
         shutil.rmtree(aside)
@@ -61,7 +67,7 @@ def calibrate(spec: CellSpec, prompts: Path, attempt: Path, cores: Sequence[int]
 
 
 def commands(spec: CellSpec, prompts: Path, directory: Path) -> dict[Part, Command]:
-    """The three programs with their files in `directory`, in order."""
+    """The three programs with their files in `directory`, in order. Lines to paste write where they are pasted."""
     wanted, engine, speculation = spec.calibration, spec.engine, spec.speculation
     assert speculation.draft_path is not None
     executor = {
@@ -76,6 +82,7 @@ def commands(spec: CellSpec, prompts: Path, directory: Path) -> dict[Part, Comma
     collect = {
         "--prompts": prompts,
         "--max-new-tokens": wanted.output_len,
+        "--temperature": wanted.temperature,
         "--max-running-requests": engine.max_running_requests,
         "--out": samples,
     }
@@ -83,7 +90,7 @@ def commands(spec: CellSpec, prompts: Path, directory: Path) -> dict[Part, Comma
         "collect": _flat(executor | collect),
         "fit": _flat(executor | {"--samples": samples, "--out": sts}),
         "profile": [
-            *_flat(executor | {"--seed": wanted.seed, "--out": costs}),
+            *_flat(executor | {"--rounds": wanted.rounds, "--seed": wanted.seed, "--out": costs}),
             "--requests",
             *map(str, wanted.requests),
         ],
@@ -93,19 +100,27 @@ def commands(spec: CellSpec, prompts: Path, directory: Path) -> dict[Part, Comma
     return {part: Command((*program, part, *given), env) for part, given in arguments.items()}
 
 
-def run(part: Part, command: Command, log: Path, cores: Sequence[int]) -> None:
-    """Raises OutOfMemory, or CellError with the log's end."""
+def run(part: Part, command: Command, log: Path, cores: Sequence[int], advance: Callable[[int], None]) -> None:
+    """`advance(n)` after n more lines of progress. Raises OutOfMemory, or CellError with the log's end."""
+    seen = 0
     with Supervised.start(command, log=log, cores=cores) as child:
         while True:
             try:
                 code = child.wait(POLL_S)
                 break
             except subprocess.TimeoutExpired:
-                continue
+                advance((now := progress(part, log)) - seen)
+                seen = now
         if code and (said := child.memory_ran_out()):
             raise OutOfMemory(f"{part} ran out of memory (code {code}): {said}", child.tail())
         if code:
             raise CellError(f"{part} ended with code {code}", child.tail())
+
+
+def progress(part: Part, log: Path) -> int:
+    """Of lines such as `collect 3/64`, the last one's first number."""
+    marks = re.findall(rf"^{part} (\d+)/", log.read_text(errors="replace"), re.MULTILINE)
+    return int(marks[-1]) if marks else 0
 
 
 def conclusion(spec: CellSpec, attempt: Path) -> dict[str, Any]:

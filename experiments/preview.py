@@ -40,18 +40,18 @@ def dry_run(plans: Sequence[Plan]) -> int:
     """Print what each cell would start, paste-ready, environment included."""
     for plan in plans:
         for item in plan.cells:
-            for part, command in starts(plan, item).items():
+            for part, command in starts(item).items():
                 print(f"# {plan.study.study}/{item.cell.name}: {part}\n{command.shell()}")
     names = [item.cell.name for plan in plans for item in plan.cells]
     summary.print_line({"cells": [], "decisions": [], "dry_run": names}, OK)
     return OK
 
 
-def starts(plan: Plan, item: Prepared) -> Mapping[str, Command]:
+def starts(item: Prepared) -> Mapping[str, Command]:
     """By what each is for."""
     spec, dataset = item.cell.spec, item.data.dataset
     if spec.calibrates:
-        return dict(calibration.commands(spec, dataset, plan.directory / item.cell.name).items())
+        return dict(calibration.commands(spec, dataset, Path()).items())
     port = free_port()
     return {
         "server": server_command(spec, port=port, served_name=spec.model.name),

@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 
     from experiments.errors import ConfigError
 
-WIDTH = 150
+WIDTH = 180
 FIGURES = (
     "accept_length",
     "accept_source",
+    "verified_rows_per_step",
     "mean_tpot_ms",
     "median_tpot_ms",
     "step_ms",

@@ -7,6 +7,7 @@ loop, for all rows and, where the vocabulary is small, for all tokens.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -24,57 +25,70 @@ Chain = Callable[[int, "Tensor"], "Tensor"]
 """step(k, previous tokens [B]) -> bias [B, V]; called for k = 0, 1, ... in order."""
 
 TABLE_BYTES = 1 << 26
-"""Up to this size the vanilla head is a table over all previous tokens."""
+"""Up to this size, what a previous token decides is a table over all tokens."""
 
 
-class VanillaHead:
+class MarkovHead(ABC):
+    """The factors of the bias: `embedding` [V, r] of the previous token, `up` [V, r] back to the vocabulary."""
+
+    def __init__(self, weights: Packer, kernels: Kernels) -> None:
+        self.embedding, self._up = weights("markov_w1.weight"), weights("markov_w2.weight")
+        self._linear = kernels["linear"]
+
+    @abstractmethod
+    def chain(self, hidden: Tensor) -> Chain:
+        """For the rows hidden [B, g, D], one block of each request."""
+
+    def bias(self, factor: Tensor) -> Tensor:
+        """factor [B, r] -> [B, V]."""
+        return self._project(factor, self._up)
+
+    def by_token(self, weight: Tensor) -> Callable[[Tensor], Tensor]:
+        """previous [B] -> weight W1[previous] [B, n], from a table where that is small; the bits are the same."""
+        if len(self.embedding) * len(weight) * weight.element_size() > TABLE_BYTES:
+            return lambda previous: self._project(self.embedding[previous], weight)
+        table = self._project(self.embedding, weight)
+        return lambda previous: table.index_select(0, previous)
+
+    def by_row(self, hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """hidden [B, g, D] -> weight h + bias [B, g, n]."""
+        return self._project(hidden.flatten(0, 1), weight).add_(bias).view(*hidden.shape[:2], -1)
+
+    def _project(self, rows: Tensor, weight: Tensor) -> Tensor:
+        """rows [n, k] -> [n, m], with the same bits for a row whatever n."""
+        return self._linear(pad_rows(rows), weight)[: len(rows)]  # type: ignore[no-any-return]
+
+
+class VanillaHead(MarkovHead):
     """B = W2 e, e = W1[previous]."""
 
     def __init__(self, weights: Packer, kernels: Kernels) -> None:
-        self.linear = kernels["linear"]
-        self.embedding, self.up = weights("markov_w1.weight"), weights("markov_w2.weight")
-        small = self.up.shape[0] ** 2 * self.up.element_size() <= TABLE_BYTES
-        self._table = self.product(self.embedding) if small else None
+        super().__init__(weights, kernels)
+        self._bias = self.by_token(self._up)
 
     def chain(self, hidden: Tensor) -> Chain:  # noqa: ARG002 - the other heads read it
-        """For the rows hidden [B, g, D] of one block each."""
-        table = self._table
-        if table is None:
-            return lambda _, previous: self.product(self.embedding[previous])
-        return lambda _, previous: table.index_select(0, previous)
-
-    def product(self, factor: Tensor) -> Tensor:
-        """factor [n, r] -> W2 factor [n, V], with the same bits for any n."""
-        return self.linear(pad_rows(factor), self.up)[: factor.shape[0]]  # type: ignore[no-any-return]
-
-    def per_row(self, hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """The part of a joint projection that hidden rows [B, g, D] decide: [B, g, n]."""
-        batch, rows, _ = hidden.shape
-        flat: Tensor = self.linear(pad_rows(hidden.flatten(0, 1)), weight) + bias
-        return flat[: batch * rows].view(batch, rows, -1)
+        return lambda _, previous: self._bias(previous)
 
 
-class GatedHead(VanillaHead):
+class GatedHead(MarkovHead):
     """B = W2 (sigmoid(Wg [h ; e] + b) * e)."""
 
     def __init__(self, weights: Packer, kernels: Kernels) -> None:
         super().__init__(weights, kernels)
         gate, rank = weights("gate_proj.weight"), self.embedding.shape[1]
-        self._hidden, self._bias = gate[:, :-rank].contiguous(), weights("gate_proj.bias")
-        tokens = self.embedding.shape[0]
-        self._tokens = self.linear(pad_rows(self.embedding), gate[:, -rank:].contiguous())[:tokens]
+        self._hidden, self._offset = gate[:, :-rank].contiguous(), weights("gate_proj.bias")
+        self._token = self.by_token(gate[:, -rank:].contiguous())
 
     def chain(self, hidden: Tensor) -> Chain:
-        rows = self.per_row(hidden, self._hidden, self._bias)
+        rows = self.by_row(hidden, self._hidden, self._offset)
 
         def step(k: int, previous: Tensor) -> Tensor:
-            gate = sigmoid(rows[:, k] + self._tokens[previous])
-            return self.product(gate * self.embedding[previous])
+            return self.bias(sigmoid(rows[:, k] + self._token(previous)) * self.embedding[previous])
 
         return step
 
 
-class RnnHead(VanillaHead):
+class RnnHead(MarkovHead):
     """[u ; c ; o] = Wj [s ; e ; h] + b, B = W2 tanh(o), s' = sigmoid(u) s + (1 - sigmoid(u)) tanh(c), s = 0 at first.
 
     The output is read from the state before its update.
@@ -83,30 +97,28 @@ class RnnHead(VanillaHead):
     def __init__(self, weights: Packer, kernels: Kernels) -> None:
         super().__init__(weights, kernels)
         joint, rank = weights("joint_proj.weight"), self.embedding.shape[1]
-        self._hidden, self._bias = joint[:, 2 * rank :].contiguous(), weights("joint_proj.bias")
-        self._state = joint[:, :rank].contiguous()
-        tokens = self.embedding.shape[0]
-        self._tokens = self.linear(pad_rows(self.embedding), joint[:, rank : 2 * rank].contiguous())[:tokens]
+        self._hidden, self._offset = joint[:, 2 * rank :].contiguous(), weights("joint_proj.bias")
+        self._state, self._token = joint[:, :rank].contiguous(), self.by_token(joint[:, rank : 2 * rank].contiguous())
 
     def chain(self, hidden: Tensor) -> Chain:
-        rows = self.per_row(hidden, self._hidden, self._bias)
+        rows = self.by_row(hidden, self._hidden, self._offset)
         state = hidden.new_zeros(hidden.shape[0], self.embedding.shape[1])
 
         def step(k: int, previous: Tensor) -> Tensor:
             nonlocal state
-            carried = self.linear(pad_rows(state), self._state)[: state.shape[0]]
-            update, candidate, output = (rows[:, k] + self._tokens[previous] + carried).chunk(3, dim=-1)
+            joint = rows[:, k] + self._token(previous) + self._project(state, self._state)
+            update, candidate, output = joint.chunk(3, dim=-1)
             keep = sigmoid(update)
             state = keep * state + (1 - keep) * candidate.tanh()
-            return self.product(output.tanh())
+            return self.bias(output.tanh())
 
         return step
 
 
-HEADS = {"vanilla": VanillaHead, "gated": GatedHead, "rnn": RnnHead}
+HEADS: dict[str, Callable[[Packer, Kernels], MarkovHead]] = {"vanilla": VanillaHead, "gated": GatedHead, "rnn": RnnHead}
 
 
-def markov_head(config: DraftConfig, weights: Packer, kernels: Kernels) -> VanillaHead:
+def markov_head(config: DraftConfig, weights: Packer, kernels: Kernels) -> MarkovHead:
     return HEADS[config.markov_head_type](weights, kernels)
 
 

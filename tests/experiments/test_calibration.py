@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from mlflow.tracking import MlflowClient
 
+from experiments.calibration import progress
 from experiments.checks import checked
 from experiments.errors import ConfigError
 from experiments.spec import CalibrationSpec, CellSpec, SpeculationSpec
@@ -26,9 +27,9 @@ pytestmark = pytest.mark.process
 FILES = {
     *("spec.yaml", "command.txt", "environment.json", "record.json"),
     *("collect.log", "fit.log", "profile.log"),
-    *("samples.pt", "sts.json", "cost_table.json"),
+    *(MADE := ("samples.pt", "sts.json", "cost_table.json", "reliability.svg")),
 }
-LEFT_OF_A_FAILURE = FILES - {"samples.pt", "sts.json", "cost_table.json"}
+LEFT_OF_A_FAILURE = FILES - {*MADE}
 
 
 def program(fault: str = "") -> str:
@@ -97,7 +98,7 @@ def test_mlflow_holds_figures_and_artifacts(calibrated: Run) -> None:
     points = {point.step: point.value for point in client.get_metric_history(run.info.run_id, "calibration/ece_after")}
     assert points == pytest.approx({k: 0.005 * k for k in range(1, 9)})
     artifacts = {artifact.path for artifact in client.list_artifacts(run.info.run_id)}
-    assert {"sts.json", "cost_table.json", "samples.pt", "record.json"} <= artifacts
+    assert {*MADE, "record.json"} <= artifacts
 
 
 # fault: (class, phase, message)
@@ -156,12 +157,19 @@ def test_a_signal_leaves_nothing_half(
     assert marked(str(tmp_path)) == []
 
 
+def test_progress_is_what_the_last_line_of_it_says(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("a warning\ncollect 1/64\ncollect 12/64\ncollect 13")
+    assert (progress("collect", log), progress("profile", log)) == (12, 0)
+
+
 @pytest.mark.parametrize(
     ("algorithm", "wanted", "message"),
     [
         ("nextn", {}, "calibration: calibrates speculation=dspark, not nextn"),
         ("dspark", {"requests": (1, 16)}, r"calibration\.requests: \[1, 16\] are no batches .* allowed: 1 to .*=8"),
         ("dspark", {"requests": ()}, r"calibration\.requests: \[\] are no batches"),
+        ("dspark", {"temperature": -1.0}, r"calibration\.temperature: -1 is no temperature; allowed: 0 and more"),
         ("dspark", {"num_prompts": 0}, r"calibration\.num_prompts: 0 is too small"),
         ("dspark", {"timeout_s": 0.0}, r"calibration\.timeout_s: 0 is no limit"),
     ],

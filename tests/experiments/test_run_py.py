@@ -12,6 +12,7 @@ import pytest
 
 from tests.experiments.driver import ROOT, Run
 from tests.experiments.processes import MARK, marked
+from tests.fakes.checkpoint import write_draft
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,6 +85,19 @@ def test_a_preset_lists_linked_cells_and_takes_overrides(run_py: Callable[..., R
     shown = run_py("dry_run=true", "experiment=quickstart", "task.num_questions=7")
     assert shown.line["dry_run"] == ["none", "nextn-3-4", "nextn-5-6"]
     assert shown.out.count("--num-prompts 2 ") == 3
+
+
+def test_presets_of_blocks_name_their_cells(run_py: Callable[..., Run], draft: Path, tmp_path: Path) -> None:
+    larger = write_draft(tmp_path / "larger", block_size=16)
+    drafts = (f"model.drafts.8={draft}", f"model.drafts.16={larger}", "dry_run=true")
+    shown = run_py("experiment=speculation", *drafts)
+    assert shown.line["dry_run"] == ["none", "nextn-3-4", "nextn-5-6", "dspark-8", "dspark-16"], shown.err
+    sts = tmp_path / "sts.json"
+    sts.write_text(json.dumps({"temperatures": [1.0] * 16}))
+    shown = run_py("experiment=dspark_modes", *drafts, "speculation.block_size=16", f"speculation.sts_path={sts}")
+    modes = ["", "-cap-accept", "-compact_scheduler=causal", "-compact_scheduler=global"]
+    assert shown.line["dry_run"] == [f"dspark-16{mode}" for mode in modes], shown.err
+    assert shown.out.count(f"--speculative-dspark-confidence-sts-path {sts}") == 3, "not where all rows are verified"
 
 
 @pytest.mark.parametrize(

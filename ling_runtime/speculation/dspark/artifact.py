@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from ling_runtime.speculation.dspark.cost import CostTable
     from ling_runtime.speculation.dspark.identity import Identity
 
+TABLES = ("reliability_before", "reliability_after", "cells")
+"""Keys of evidence that fills pages."""
+
 log = logging.getLogger(__name__)
 
 Value = TypeVar("Value")
@@ -30,7 +34,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Loaded(Generic[Value]):
-    """`about` is the file's own account of itself with its path; None when the default is used."""
+    """`about` is the file's path and own account of itself, without its tables; None when the default is used."""
 
     value: Value
     about: dict[str, Any] | None
@@ -45,7 +49,7 @@ def load_temperatures(path: str | None, identity: Identity, *, allow_fallback: b
             raise ConfigError(
                 f"temperatures={values!r}: must be a list of {identity.gamma} numbers, one for each draft"
             )
-        if any(type(value) not in (int, float) or not 0 < value < float("inf") for value in values):
+        if any(type(value) not in (int, float) or not 0 < value <= sys.float_info.max for value in values):
             raise ConfigError(f"temperatures={values}: must be positive numbers")
         return tuple(map(float, values))
 
@@ -95,7 +99,7 @@ def _load(
             raise ConfigError(f"{source.flag} {source.path}: {error}") from error
         log.warning("%s %s IS NOT USED, %s: %s", source.flag, source.path, consequence, error)
         return default
-    return Loaded(value, {"path": source.path, **raw})
+    return Loaded(value, {"path": source.path, **{key: part for key, part in raw.items() if key not in TABLES}})
 
 
 def _json(path: Path) -> dict[str, Any]:

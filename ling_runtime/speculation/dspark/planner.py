@@ -5,6 +5,10 @@ requests first always takes prefixes. The surprise is what a planner must not do
 drafts before it; whether a draft is verified may therefore depend on confidences up to its own row, and on none that
 its own value has shaped. The causal planner stops at the first row that does not pay. The global one looks at all rows,
 but counts on confidences of an earlier step, and uses this step's only to share the count out.
+
+Measured step times rise in stairs, one for each tile of rows, and a search that stops at the first row that does not
+pay would stop at the first stair. So the causal planner searches under the convex curve below the stairs, where the
+first peak is the only one, and then goes on to the end of the stair it is on.
 """
 
 from __future__ import annotations
@@ -12,6 +16,8 @@ from __future__ import annotations
 from itertools import accumulate
 from operator import mul
 from typing import TYPE_CHECKING, Literal, Protocol
+
+from ling_runtime.speculation.dspark.times import Times
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +28,10 @@ if TYPE_CHECKING:
     """By request and draft: the probability that this draft and all before it are accepted."""
 
 LEAST = 1e-6
-"""The global planner never counts on a row that survives less often."""
+"""No row is given to a draft that survives less often."""
+
+FREE = 0.005
+"""A relative rise of the step's time that is taken for none."""
 
 Scheduler = Literal["causal", "global"]
 
@@ -52,10 +61,12 @@ class VerifyAll:
 
 class CausalPlanner:
     def __init__(self, cost: CostTable) -> None:
-        self._cost = cost
+        self._times = Times(cost)
 
     def lengths(self, slots: Sequence[int], confidence: Sequence[Sequence[float]]) -> tuple[int, ...]:  # noqa: ARG002
-        return causal_lengths(survival(confidence), self._cost)
+        rows = survival(confidence)
+        times = self._times.of(len(rows), len(rows[0]))
+        return allocate(rows, with_free_rows(causal_count(rows, times.floor), times.real))
 
     def forget(self, slot: int) -> None:
         pass
@@ -65,13 +76,14 @@ class GlobalPlanner:
     """Counts on what each slot's request was confident of in its last step; on everything where it had none."""
 
     def __init__(self, cost: CostTable) -> None:
-        self._cost = cost
+        self._times = Times(cost)
         self._last: dict[int, Sequence[float]] = {}
 
     def lengths(self, slots: Sequence[int], confidence: Sequence[Sequence[float]]) -> tuple[int, ...]:
         now = survival(confidence)
         certain = [1.0] * len(now[0])
-        count = budget([self._last.get(slot, certain) for slot in slots], self._cost)
+        times = self._times.of(len(now), len(certain))
+        count = best_count([self._last.get(slot, certain) for slot in slots], times.real)
         self._last.update(zip(slots, now, strict=True))
         return allocate(now, count)
 
@@ -83,26 +95,35 @@ def survival(confidence: Sequence[Sequence[float]]) -> Survival:
     return [list(accumulate(row, mul)) for row in confidence]
 
 
-def causal_lengths(rows: Survival, cost: CostTable) -> tuple[int, ...]:
-    """The paper's scheduler: admit rows best first, and stop at the first that does not raise tokens per second."""
-    requests = len(rows)
-    lengths, tokens = [1] * requests, float(requests)
-    best = tokens / cost.step_time(requests, requests)
-    for count, (alive, draft, request) in enumerate(_best_first(rows), start=requests + 1):
+def causal_count(rows: Survival, times: Sequence[float]) -> int:
+    """The paper's scheduler: rows are admitted best first, up to the first that does not raise tokens per second.
+
+    `times[k]` are the seconds of a step with k rows beyond one per request; so many is also what is returned.
+    """
+    tokens = float(len(rows))
+    best = tokens / times[0]
+    for count, (alive, _, _) in enumerate(_best_first(rows)):
         tokens += alive
-        rate = tokens / cost.step_time(requests, count)
+        rate = tokens / times[count + 1]
         if rate <= best:
-            break
-        best, lengths[request] = rate, draft + 2
-    return tuple(lengths)
+            return count
+        best = rate
+    return len(times) - 1
 
 
-def budget(rows: Survival, cost: CostTable) -> int:
+def with_free_rows(count: int, times: Sequence[float]) -> int:
+    """`count` and the rows after it that take no time."""
+    limit = (1 + FREE) * times[count]
+    while count + 1 < len(times) and times[count + 1] <= limit:
+        count += 1
+    return count
+
+
+def best_count(rows: Survival, times: Sequence[float]) -> int:
     """The number of rows beyond one per request at which tokens per second are highest, the smallest if several are."""
-    requests = len(rows)
     counted = sorted((alive for row in rows for alive in row if alive >= LEAST), reverse=True)
-    tokens = accumulate(counted, initial=float(requests))
-    rates = [total / cost.step_time(requests, requests + extra) for extra, total in enumerate(tokens)]
+    tokens = accumulate(counted, initial=float(len(rows)))
+    rates = [total / times[extra] for extra, total in enumerate(tokens)]
     return rates.index(max(rates))
 
 

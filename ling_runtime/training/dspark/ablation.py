@@ -8,9 +8,11 @@ so that what a deadline cuts off is only what had not finished.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import time
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,17 +63,20 @@ class Job:
 
     @property
     def name(self) -> str:
-        return f"dspark-{self.block_size}" if self.ship else f"{self.preset}-{self.block_size}-{self.seed}"
+        return (
+            f"dspark-{self.block_size}-{self.preset}" if self.ship else f"{self.preset}-{self.block_size}-{self.seed}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Which runs there are: those to ship first, then pairs with and without the length loss, then one of each kind."""
+    """Which runs there are: those to ship first, at blocks of 16 and 8, then every preset seed by seed."""
 
     steps: int
     ship_steps: int
-    ship_preset: str
-    seeds: int
+    ship_presets: tuple[str, ...]
+    presets: tuple[str, ...]
+    seeds: tuple[int, ...]
     block_size: int
     lr: float
     rows: int
@@ -79,13 +84,10 @@ class Plan:
     def jobs(self) -> Iterator[Job]:
         common: dict[str, Any] = {"lr": self.lr, "rows": self.rows}
         if self.ship_steps:
-            for block in (16, 8):
-                yield Job(preset=self.ship_preset, block_size=block, seed=0, steps=self.ship_steps, ship=True, **common)
-        lengths = [name for name in PRESETS if name.startswith("length-")]
-        rest = [name for name in PRESETS if name not in lengths and name != "plain"]
-        for seed in range(self.seeds):
-            for name in ("plain", *lengths, *(rest if seed == 0 else ())):
-                yield Job(preset=name, block_size=self.block_size, seed=seed, steps=self.steps, **common)
+            for preset, block in product(self.ship_presets, (16, 8)):
+                yield Job(preset=preset, block_size=block, seed=0, steps=self.ship_steps, ship=True, **common)
+        for seed, preset in product(self.seeds, self.presets):
+            yield Job(preset=preset, block_size=self.block_size, seed=seed, steps=self.steps, **common)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -122,10 +124,12 @@ def write_texts(args: argparse.Namespace) -> None:
     config, params = read_target(args.model, args.device)
     tokenizer = Tokenizer.from_file(str(args.model / "tokenizer.json"))
     made = {}
-    for length, count, batch in ((LENGTH, args.texts_rows, 2048), (LONG, args.long_rows, 256)):
+    for length, count, batch in ((LENGTH, args.texts_rows, 2048), (LONG, args.long_rows, 64)):
         prompts = Prompts(tokenizer=tokenizer, seed=args.seed, length=length)
         if count:
             made[length] = write_rows(params, config, prompts, SETTINGS, rows=count, batch=batch)
+    if LONG in made:
+        made[LONG] = Rows.join([made[LONG], tiled(prompts, args.long_rows, args.long_rows)])
     target = checkpoint(args.model)
     Trajectories(target=target, seed=args.seed, split="train", settings=SETTINGS, rows=made).save(args.texts / "train")
     problems = list(generate(args.heldout_seed, args.heldout, "heldout"))
@@ -136,6 +140,14 @@ def write_texts(args: argparse.Namespace) -> None:
     Trajectories(
         target=target, seed=args.heldout_seed, split="heldout", settings=greedy, rows={rows.length: rows}
     ).save(args.texts / "heldout")
+
+
+def tiled(prompts: Prompts, first: int, count: int) -> Rows:
+    """Prompts `first` and on, each repeated to the row's end: what load clients send as long prompts."""
+    given = [np.array(prompts.prompt(first + index), np.uint16) for index in range(count)]
+    ids = np.stack([np.resize(prompt, prompts.length) for prompt in given])
+    starts = np.array([len(prompt) for prompt in given], np.int32)
+    return Rows(ids, starts, np.full(count, len(SETTINGS) - 1, np.uint8))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -185,6 +197,8 @@ def _start(model: Path, texts: Path, out: Path, device: str) -> None:
 
 
 def _run(job: Job) -> dict[str, Any]:
+    gc.collect()  # a trainer and its graphs refer to each other
+    torch.cuda.empty_cache()
     return run(job, _texts, _out)
 
 
@@ -192,8 +206,16 @@ def main() -> None:
     args = _arguments()
     if not (args.texts / "heldout" / MANIFEST).is_file():
         write_texts(args)
-    fields = ("steps", "ship_steps", "ship_preset", "seeds", "block_size", "lr", "rows")
-    plan = Plan(**{name: getattr(args, name) for name in fields})
+    plan = Plan(
+        steps=args.steps,
+        ship_steps=args.ship_steps,
+        ship_presets=tuple(args.ship_presets),
+        presets=tuple(args.presets),
+        seeds=tuple(args.seeds),
+        block_size=args.block_size,
+        lr=args.lr,
+        rows=args.rows,
+    )
     args.out.mkdir(parents=True, exist_ok=True)
     given = (args.model, args.texts, args.out, args.device)
     with multiprocessing.get_context("spawn").Pool(args.workers, _start, given) as pool:
@@ -210,17 +232,22 @@ def _arguments() -> argparse.Namespace:
         "--texts", type=Path, required=True, help="directory of trajectories; made where there are none"
     )
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--texts-rows", type=int, default=6144, help=f"training rows of {LENGTH} tokens")
-    parser.add_argument("--long-rows", type=int, default=256, help=f"training rows of {LONG} tokens")
+    parser.add_argument("--texts-rows", type=int, default=4608, help=f"training rows of {LENGTH} tokens")
+    parser.add_argument(
+        "--long-rows", type=int, default=48, help=f"training rows of {LONG} tokens; as many again are tiled prompts"
+    )
     parser.add_argument("--heldout", type=int, default=256, help="held-out prompts")
     parser.add_argument("--heldout-seed", type=int, default=20264)
     parser.add_argument("--seed", type=int, default=0, help="of the training texts")
-    parser.add_argument("--steps", type=int, default=2500)
-    parser.add_argument("--ship-steps", type=int, default=0, help="of the two runs whose weights are kept; 0: none")
-    parser.add_argument("--ship-preset", choices=sorted(PRESETS), default="plain")
-    parser.add_argument("--seeds", type=int, default=3, help="of the pairs with and without the length loss")
-    parser.add_argument("--block-size", type=int, default=8, help="of all runs but those to ship")
-    parser.add_argument("--lr", type=float, default=3e-3)
+    parser.add_argument("--steps", type=int, default=900)
+    parser.add_argument("--ship-steps", type=int, default=0, help="of the runs whose weights are kept; 0: none")
+    parser.add_argument(
+        "--ship-presets", nargs="+", choices=sorted(PRESETS), default=["plain"], help="each at 16 and 8"
+    )
+    parser.add_argument("--presets", nargs="*", choices=sorted(PRESETS), default=list(PRESETS), help="to compare")
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2], help="of the presets to compare")
+    parser.add_argument("--block-size", type=int, default=16, help="of all runs but those to ship")
+    parser.add_argument("--lr", type=float, default=6e-3)
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--workers", type=int, default=5)
     parser.add_argument("--device", default="cuda")

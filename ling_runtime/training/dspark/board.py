@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from torch import Tensor
+
+NEVER = torch.iinfo(torch.int64).max
+LEAD = 3
 
 
 class Cell(IntEnum):
@@ -41,13 +44,16 @@ class Cell(IntEnum):
 @dataclass(frozen=True)
 class Board:
     cells: Tensor
-    stop: Tensor
-    started: float = field(default_factory=time.monotonic)
+    wish: Tensor
+    """1 once somebody wants the run to stop."""
+    last: Tensor
+    """The step after which all trainers stop."""
 
     @classmethod
     def of(cls, pairs: int) -> Board:
         cells = torch.zeros(pairs, len(Cell), dtype=torch.float64).share_memory_()
-        return cls(cells, torch.zeros(1, dtype=torch.int64).share_memory_())
+        wish = torch.zeros(1, dtype=torch.int64).share_memory_()
+        return cls(cells, wish, torch.full_like(wish, NEVER).share_memory_())
 
     def add(self, pair: int, cell: Cell, amount: float) -> None:
         self.cells[pair, cell] += amount
@@ -61,11 +67,24 @@ class Board:
         self.cells[pair, since] = 0
 
     def request_stop(self) -> None:
-        self.stop.fill_(1)
+        self.wish.fill_(1)
 
     @property
     def stopping(self) -> bool:
-        return bool(self.stop.item())
+        return bool(self.wish.item())
+
+    @property
+    def last_step(self) -> int:
+        return int(self.last.item())
+
+    def settle(self, step: int) -> None:
+        """The first trainer, after `step`: turn a wish to stop into the step after which all of them do.
+
+        Gradients are summed at every step, and no trainer launches a step before the last but one has ended, so nobody
+        can be more than two steps ahead of the first.
+        """
+        if self.stopping and self.last_step == NEVER:
+            self.last.fill_(step if len(self.cells) == 1 else step + LEAD)
 
     def read(self) -> Reading:
         """The table as it is now, with waits that are not over counted up to now."""

@@ -52,15 +52,13 @@ def train_draft(
     *,
     pair: int,
     report: Callable[[Progress], None],
-    agree: Callable[[bool], bool],
 ) -> None:
-    """Train until the schedule's last step, or until some rank has been asked to stop.
+    """Train until the schedule's last step, or the one at which all trainers stop; `report` is called after each.
 
-    `report` is called after every step; `agree` says whether any rank says so. At most one step is in flight, so that
-    the queue's bound is one on the trainer's side too.
+    At most two steps are in flight, so that the queue's bound is one on the trainer's side too.
     """
     before = None
-    while trainer.step < trainer.recipe.schedule.steps and not agree(board.stopping):
+    while trainer.step < min(trainer.recipe.schedule.steps, board.last_step):
         with board.waiting(pair, Cell.DRAFT_WAITED, Cell.DRAFT_SINCE):
             source.await_batch()
         batch = source.get()
@@ -73,3 +71,5 @@ def train_draft(
             before = torch.cuda.Event()
             before.record()
         report(progress)
+        if pair == 0:
+            board.settle(trainer.step)

@@ -43,7 +43,7 @@ class HalfDiedError(RuntimeError):
 
 @dataclass(frozen=True)
 class Half:
-    """A child process; `end` is what only it should hold of the channel, closed here once it has started."""
+    """A child process with a log of its own."""
 
     name: str
     process: BaseProcess
@@ -75,15 +75,22 @@ class Half:
         return f"{self.name} died ({how}); the other half was stopped. Its last lines, in {self.log}:\n{said}"
 
 
-def wait_for(halves: Sequence[Half]) -> None:
-    """Until all have ended by themselves; HalfDiedError as soon as one fails, after the others have been ended."""
+@contextmanager
+def together() -> Iterator[list[Half]]:
+    """Halves appended to the list end with this context, in whatever way it is left."""
+    halves: list[Half] = []
     try:
-        while running := [half for half in halves if half.process.exitcode is None]:
-            connection.wait([half.process.sentinel for half in running])
-            if any(half.failed for half in halves):
-                raise HalfDiedError(_cause(halves).epitaph())
+        yield halves
     finally:
         _end(halves)
+
+
+def wait_for(halves: Sequence[Half]) -> None:
+    """Until all have ended by themselves; HalfDiedError as soon as one fails."""
+    while running := [half for half in halves if half.process.exitcode is None]:
+        connection.wait([half.process.sentinel for half in running])
+        if any(half.failed for half in halves):
+            raise HalfDiedError(_cause(halves).epitaph())
 
 
 def _cause(halves: Sequence[Half]) -> Half:

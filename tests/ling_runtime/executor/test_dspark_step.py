@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.ling_runtime.conftest import WriteDraft
     from tests.ling_runtime.executor.driving import Build, Stream
 
-TOKENS = 40
+TOKENS = 32
 VARIANTS: dict[str, dict[str, Any]] = {
     "8": {},
     "16": {"block_size": 16},
@@ -48,8 +48,9 @@ def dspark(build: Build, write_draft: WriteDraft) -> Build:
     return make
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("variant", "dtype"), [*((name, "float32") for name in VARIANTS), ("8", "bfloat16"), ("mla", "bfloat16")]
+)
 def test_greedy_output_is_that_of_no_speculation(
     build: Build, dspark: Build, write_draft: WriteDraft, variant: str, dtype: str
 ) -> None:
@@ -104,8 +105,7 @@ def joined(executor: StepExecutor, sampling: list[RowSampling]) -> list[Stream]:
     return streams
 
 
-@pytest.mark.parametrize("block", [8, 16])
-@pytest.mark.parametrize("acceptance", ["classic", "block"])
+@pytest.mark.parametrize(("block", "acceptance"), [(8, "block"), (16, "classic")])
 def test_eight_requests_that_come_and_go_do_not_see_each_other(
     dspark: Build, write_draft: WriteDraft, block: int, acceptance: str
 ) -> None:
@@ -122,7 +122,7 @@ def test_eight_requests_that_come_and_go_do_not_see_each_other(
         assert stream.steps == one.steps
 
 
-@pytest.mark.parametrize("chunk", [1, 5, 16, 1000])
+@pytest.mark.parametrize("chunk", [1, 13, 64])
 def test_chunks_of_the_prompt_change_nothing(dspark: Build, write_draft: WriteDraft, chunk: int) -> None:
     path, prompt = write_draft(), prompt_of(4, 131)
     for sampling in (GREEDY, warm(1)):

@@ -26,7 +26,7 @@ ADDITIVE = {
     "m_probes": [1, 11, 21],
     "theta_seconds": [0.0, 0.001, 0.003],
 }
-TEMPERATURES = {"temperatures": [1.0, 1.5, 2.0], "dataset": "held out", "num_samples": 7}
+TEMPERATURES = {"temperatures": [1.0, 1.5, 2.0], "dataset": "held out", "num_samples": 7, "reliability_after": [[]]}
 
 
 @pytest.mark.parametrize(("rows", "speed"), [(1, 100.0), (3, 100.0), (4, 80.0), (15, 80.0), (16, 40.0), (99, 40.0)])
@@ -56,6 +56,7 @@ def test_tables_are_written_as_they_are_read(raw: dict[str, Any]) -> None:
         (STEPS | {"sample_steps_per_sec": [1.0, 2.0]}, "sample_steps_per_sec"),
         (STEPS | {"sample_steps_per_sec": [1.0, 2.0, 0.0]}, "sample_steps_per_sec"),
         (STEPS | {"sample_steps_per_sec": [1.0, 2.0, float("nan")]}, "sample_steps_per_sec"),
+        (STEPS | {"sample_steps_per_sec": [1.0, 2.0, 10**400]}, "sample_steps_per_sec"),
         (STEPS | {"max_batch_tokens": 8}, "max_batch_tokens"),
         (ADDITIVE | {"bias_seconds": 0.0}, "bias_seconds"),
         (ADDITIVE | {"bs_probes": [5, 1]}, "bs_probes"),
@@ -81,6 +82,7 @@ def test_what_was_written_here_is_used_here(tmp_path: Path, caplog: pytest.LogCa
     assert sts.value == (1.0, 1.5, 2.0)
     assert sts.about is not None
     assert sts.about["num_samples"] == 7
+    assert "reliability_after" not in sts.about
     assert not caplog.records
 
 

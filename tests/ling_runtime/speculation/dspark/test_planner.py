@@ -17,12 +17,14 @@ from ling_runtime.speculation.dspark.planner import (
     Planner,
     VerifyAll,
     allocate,
-    budget,
-    causal_lengths,
+    best_count,
+    causal_count,
     planner_for,
     survival,
+    with_free_rows,
 )
 from ling_runtime.speculation.dspark.rejection import Chain, chain_rejection
+from ling_runtime.speculation.dspark.times import Times, convex_floor
 from tests.ling_runtime.speculation.exact import SUSPICIOUS, p_value
 
 # Eighths and small costs, so that ties are real; a step with more rows is never cheaper.
@@ -54,7 +56,7 @@ def every_choice(rows: list[list[float]], cost: CostTable) -> dict[tuple[int, ..
 @settings(deadline=None)
 def test_the_global_form_is_the_best_of_all_choices(confident: list[list[float]], cost: CostTable) -> None:
     rows = survival(confident)
-    lengths = allocate(rows, budget(rows, cost))
+    lengths = allocate(rows, best_count(rows, Times(cost).of(len(rows), len(rows[0])).real))
     choices = every_choice(rows, cost)
     assert choices[lengths] == pytest.approx(max(choices.values()), rel=1e-9)
 
@@ -69,9 +71,10 @@ def test_the_causal_form_is_the_first_peak_over_the_number_of_rows(
     most = len(rows) * (len(rows[0]) + 1)
     peak = [max(rate for one, rate in choices.items() if sum(one) == n) for n in range(len(rows), most + 1)]
     first = next((i for i in range(len(peak) - 1) if peak[i + 1] <= peak[i] * (1 + 1e-12)), len(peak) - 1)
-    lengths = causal_lengths(rows, cost)
-    assert choices[lengths] == pytest.approx(peak[first], rel=1e-9)
-    assert sum(lengths) == len(rows) + first
+    count = causal_count(rows, Times(cost).of(len(rows), len(rows[0])).real)
+    assert count == first
+    tokens = len(rows) + sum(sorted((alive for row in rows for alive in row), reverse=True)[:count])
+    assert tokens / cost.step_time(len(rows), len(rows) + count) == pytest.approx(peak[first], rel=1e-9)
 
 
 @given(batches, st.integers(0, 12))
@@ -126,7 +129,53 @@ def test_one_request_follows_the_marginal_rule() -> None:
             break
         tokens, expected = tokens + alive, expected + 1
     assert 1 < expected < 11
-    assert causal_lengths([rows], cost) == (expected,)
+    assert 1 + causal_count([rows], Times(cost).of(1, len(rows)).real) == expected
+
+
+def test_a_stair_is_neither_the_end_nor_left_before_its_end() -> None:
+    """Tiles of four rows: the fifth row does not pay by itself, five to eight do; and on a stair all rows are free."""
+    tiles = StepTable((1, 5, 9, 13), (1.0, 0.7, 0.4, 0.25), 16)
+    sure = [[0.95] * 15]
+    rows = survival(sure)
+    assert causal_count(rows, Times(tiles).of(len(rows), len(rows[0])).real) + 1 == 4
+    assert CausalPlanner(tiles).lengths([1], sure) == (8,)
+    assert GlobalPlanner(tiles).lengths([1], sure) == (8,), "the best of all"
+    assert CausalPlanner(tiles).lengths([1], [[0.5] * 15]) == (4,), "not worth another stair"
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=12).map(sorted))
+def test_the_floor_is_the_largest_convex_curve_below(values: list[int]) -> None:
+    floor = convex_floor(values)
+    assert len(floor) == len(values)
+    assert all(low <= high + 1e-9 for low, high in zip(floor, values, strict=True))
+    slopes = [b - a for a, b in itertools.pairwise(floor)]
+    assert all(a <= b + 1e-9 for a, b in itertools.pairwise(slopes))
+    for x in range(len(values)):
+        chords = [
+            values[a] + (values[b] - values[a]) * (x - a) / (b - a) for a in range(x) for b in range(x + 1, len(values))
+        ]
+        assert floor[x] == pytest.approx(min([values[x], *chords]))
+
+
+def test_free_rows_end_where_time_rises() -> None:
+    times = [1.0, 1.0, 1.001, 1.004, 1.006, 2.0]
+    assert [with_free_rows(count, times) for count in range(6)] == [3, 3, 4, 4, 4, 5]
+
+
+@given(batches, costs, st.data())
+@settings(deadline=None)
+def test_the_causal_planner_never_looks_at_what_a_draft_has_shaped(
+    confident: list[list[float]], cost: CostTable, data: st.DataObject
+) -> None:
+    """Confidences behind a row may be anything: whether the row is verified stays what it was."""
+    planner = CausalPlanner(cost)
+    request = data.draw(st.integers(0, len(confident) - 1))
+    row = data.draw(st.integers(0, len(confident[0]) - 1))
+    other = [list(one) for one in confident]
+    other[request][row + 1 :] = [data.draw(confidence) for _ in other[request][row + 1 :]]
+    slots = range(len(confident))
+    before, after = (planner.lengths(slots, one)[request] for one in (confident, other))
+    assert (before > row + 1) == (after > row + 1)
 
 
 def test_the_global_count_is_the_last_steps() -> None:
@@ -155,11 +204,11 @@ SECOND = {0: 1.0, 1: 0.2}
 
 def unstopped(rows: list[list[float]]) -> int:
     """Early stop removed, confidences of this very step."""
-    return allocate(rows, budget(rows, COST))[0]
+    return allocate(rows, best_count(rows, Times(COST).of(len(rows), len(rows[0])).real))[0]
 
 
 def stopped(rows: list[list[float]]) -> int:
-    return causal_lengths(rows, COST)[0]
+    return 1 + causal_count(rows, Times(COST).of(len(rows), len(rows[0])).real)
 
 
 def first_tokens(plan: object, samples: int = 40000) -> torch.Tensor:

@@ -33,9 +33,16 @@ def test_a_wait_counts_before_it_is_over() -> None:
     assert torch.equal(after, board.read().cells[0, Cell.DRAFT_WAITED])
 
 
-def test_wish_to_stop_is_seen_through_shared_memory() -> None:
-    board = Board.of(1)
-    other = Board(board.cells, board.stop)
-    assert not other.stopping
-    board.request_stop()
+def test_a_wish_to_stop_becomes_one_step_for_all_trainers() -> None:
+    board, pairs = Board.of(1), Board.of(2)
+    other = Board(pairs.cells, pairs.wish, pairs.last)
+    for one in (board, pairs):
+        one.settle(7)
+        assert not one.stopping
+        assert one.last_step > 10**9
+        one.request_stop()
+        one.settle(8)
+        one.settle(9)
+    assert board.last_step == 8
     assert other.stopping
+    assert other.last_step == 11  # no trainer has gone further while the first was at 8

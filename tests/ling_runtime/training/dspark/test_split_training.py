@@ -18,11 +18,18 @@ from ling_runtime.config import ConfigError
 from ling_runtime.draft_config import DraftConfig
 from ling_runtime.draft_weights import load_draft
 from ling_runtime.training.dspark.plan import Plan, TrainOptions, parse_shares
+from ling_runtime.training.dspark.run import RunDirectory
+from ling_runtime.training.dspark.target import Target
 from ling_runtime.training.dspark.train import train
+from ling_runtime.training.dspark.trainer import Trainer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from ling_runtime.training.dspark.batch import Batch
+    from ling_runtime.training.dspark.trainer import Progress
+    from ling_runtime.training.dspark.trajectories import Rows
 
 STEPS = 6
 ENDLESS = 100_000
@@ -61,14 +68,41 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_a_run_interrupted_and_resumed_has_the_curve_of_one_that_was_not(options: TrainOptions, tmp_path: Path) -> None:
+def test_a_run_stopped_and_crashed_and_resumed_has_the_curve_of_one_that_was_not(
+    options: TrainOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert train(options) == 0
-    stopped = replace(options, out=tmp_path / "stopped", seconds=1e-6)
-    for resumed in range(STEPS):
-        assert train(replace(stopped, resume=resumed > 0)) == 0
+    troubled = replace(options, out=tmp_path / "troubled", checkpoint_every=2)
+    assert train(replace(troubled, seconds=1e-6)) == 0
+    assert [step for step, _ in curve(troubled.out)] == [1]
+
+    def crash_at_six(trainer: Trainer, batch: Batch) -> Progress:
+        if trainer.step == 5:
+            raise FloatingPointError("planted")
+        return train_step(trainer, batch)
+
+    train_step = Trainer.train_step
+    monkeypatch.setattr(Trainer, "train_step", crash_at_six)
+    with pytest.raises(FloatingPointError, match="planted"):
+        train(replace(troubled, resume=True))
+    monkeypatch.undo()
+    assert [step for step, _ in curve(troubled.out)] == [1, 2, 3, 4, 5]
+    assert RunDirectory(troubled.out).step() == 4
+    assert train(replace(troubled, resume=True)) == 0
     assert [step for step, _ in curve(options.out)] == list(range(1, STEPS + 1))
-    assert curve(stopped.out) == curve(options.out)
-    assert equal(weights(stopped.out), weights(options.out))
+    assert curve(troubled.out) == curve(options.out)
+    assert equal(weights(troubled.out), weights(options.out))
+
+
+def test_a_target_that_fails_ends_the_run_with_its_error(
+    options: TrainOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(target: Target, rows: Rows) -> Batch:
+        raise MemoryError("planted")
+
+    monkeypatch.setattr(Target, "__call__", fail)
+    with pytest.raises(MemoryError, match="planted"):
+        train(options)
 
 
 def test_what_does_not_fit_is_named_before_anything_starts(options: TrainOptions) -> None:
@@ -148,7 +182,7 @@ def test_a_killed_half_stops_the_other_and_is_named(
     halves = halves_of(options)
     assert set(halves) == {"target-0", "draft-0"}
     halves[half].kill()
-    _, errors = run.communicate(timeout=15)
+    _, errors = run.communicate(timeout=30)
     assert run.returncode == 1
     assert f"error: {half} died (killed by SIGKILL); the other half was stopped" in errors
     assert f"{half}: process {halves[half].pid}" in errors  # its last lines
@@ -172,7 +206,7 @@ def test_two_pairs_take_the_steps_of_one_with_twice_the_rows_and_stop_together_a
     run = running("--pairs", "2")
     halves = halves_of(options)
     run.send_signal(signal.SIGTERM)
-    said, _ = run.communicate(timeout=30)
+    said, _ = run.communicate(timeout=60)
     assert run.returncode == 128 + signal.SIGTERM
     assert "go on with --resume" in said
     assert set(halves) == {"target-0", "draft-0", "target-1", "draft-1"}

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CPU = torch.device("cpu")
-LENGTH = 96
+LENGTH = 64
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +129,7 @@ def test_stream_is_a_function_of_its_index_and_mixes_by_share(trajectories: Traj
     assert set(text.setting) == {3}
     with pytest.raises(ConfigError, match=r"shares: warm.*allowed: greedy, narrow, wide, text"):
         trajectories.shared({"warm": 1.0})
-    with pytest.raises(ConfigError, match=r"length=8: allowed: 96"):
+    with pytest.raises(ConfigError, match=r"length=8: allowed: 64"):
         trajectories.batch(0, rows=1, length=8, seed=1)
 
 
