@@ -12,66 +12,22 @@ import json
 import statistics
 from collections import defaultdict
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from experiments.step_floor import copy_bandwidth, step_bytes
+from experiments.step_floor import copy_bandwidth, nextn_bytes, step_bytes
+from experiments.step_subject import STACKS, Bench, captured, nextn, referred
 from ling_runtime.config import ModelConfig
-from ling_runtime.dummy import DummyTensors
-from ling_runtime.executor.ahead import Ahead
-from ling_runtime.executor.graphs import DEVICE_VARIANTS, VerifyStep
-from ling_runtime.executor.relay import Relay
-from ling_runtime.memory.caches import Caches
-from ling_runtime.memory.latent import pages_for
-from ling_runtime.memory.window import Window
-from ling_runtime.model.ling import Ling
-from ling_runtime.ops.registry import Kernels
-from ling_runtime.ops.triton_launch import Pdl, pdl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from torch import Tensor
-
 SHARD = Path(__file__).parent.parent / "ling_runtime/checkpoints/ling_3_flash_rank_shard"
 LIMITS = ("expert_swiglu_limit_list", "share_expert_swiglu_limit_list")
-STACKS: dict[str, tuple[Pdl, bool]] = {
-    "triton": ("off", False),
-    "ahead": ("off", True),
-    "pdl-late": ("late", False),
-    "pdl-early": ("early", False),
-    "pdl-warm": ("warm", False),
-    "pdl-ahead": ("early", True),
-}
-"""Captured steps: how kernels are launched, and whether steady weights are fetched ahead."""
 WIDTHS = (5, 10, 8, 10, 9, 8, 10, 7)
-ROOM = 1024
-"""Positions past the context that steps may fill."""
-
-
-class SwitchedKernels(Kernels):
-    """Kernels whose selection can change under a loaded model, and that count the experts a step chooses."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._active = Kernels()
-        self.chosen: list[Tensor] | None = None
-
-    def select(self, selection: dict[str, str]) -> None:
-        self._active = Kernels(selection)
-
-    def __getitem__(self, operator: str) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            result = self._active[operator](*args, **kwargs)
-            if operator == "router" and self.chosen is not None:
-                self.chosen.append(result[0])
-            return result
-
-        return call
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,57 +44,6 @@ class Line:
     floor_ms: float
     ratio: float
     families: dict[str, float]
-
-
-class Bench:
-    """A loaded model with one request of `context` positions, and its step run by either path."""
-
-    def __init__(self, config: ModelConfig, *, context: int, seed: int, most_rows: int) -> None:
-        self.config, self.context, self.device = config, context, torch.device("cuda")
-        self.kernels = SwitchedKernels()
-        longest = context + ROOM
-        self.model = Ling(
-            config,
-            DummyTensors(config, seed=seed, device=self.device),
-            self.kernels,
-            positions=longest,
-            dtype=torch.bfloat16,
-            device=self.device,
-        )
-        self.caches = Caches(config, max_requests=1, pages=pages_for(longest), dtype=torch.bfloat16, device=self.device)
-        self.relay = Relay(2, drafts=most_rows - 1, longest=longest, device=self.device)
-        self.slot = self.caches.reserve(longest)
-        self._noise = torch.Generator(self.device).manual_seed(seed)
-        self.reset()
-
-    def reset(self) -> None:
-        """A full context of noise: latents of unit size, states and rows small, tokens at random."""
-        self.caches.latent.rows.normal_(generator=self._noise)
-        pools = self.caches.recurrent.pools
-        for pool in (pools.conv, pools.ring, pools.state):
-            pool.normal_(generator=self._noise).mul_(0.1)
-        pools.ring[..., -1 - self.config.head_dim :].sub_(1.0).clamp_(-4.9, -0.1)  # decays are negative logarithms
-        pools.ring[..., -1] = 0.5
-        self.relay.admit(self.slot, self.caches, length=self.context, token=7)
-        self.relay.drafts.random_(self.config.vocab_size, generator=self._noise)
-
-    @torch.inference_mode()
-    def eager_reference(self, rows: int) -> None:
-        """The step as the reference executor runs it: lengths on the host, operators one by one."""
-        window = Window(slots=(self.slot,), starts=(self.context,), rows=rows, device=self.device)
-        ids = torch.cat([self.relay.tokens[self.slot : self.slot + 1], self.relay.drafts[self.slot, : rows - 1]])
-        hidden = self.model(ids, self.caches.begin(window))
-        choices = self.model.logits(hidden[:rows]).argmax(-1)
-        agree = (ids[1:] == choices[:-1]).long().cumprod(0).sum()
-        self.caches.recurrent.commit(window, (agree + 1).view(1))
-
-    def distinct_experts(self, step: Callable[[], None], rows: int) -> float:
-        """Mean number of different experts that a MoE layer's `rows` real rows choose in one step."""
-        self.kernels.chosen = []
-        step()
-        counts = [int(ids[:rows].unique().numel()) for ids in self.kernels.chosen]
-        self.kernels.chosen = None
-        return statistics.fmean(counts)
 
 
 def measure(step: Callable[[], None], steps: int) -> list[float]:
@@ -168,34 +73,32 @@ def census(step: Callable[[], None]) -> tuple[int, dict[str, float]]:
     return len(events), dict(sorted(spent.items(), key=lambda item: -item[1]))
 
 
-def captured(bench: Bench, rows: int, mode: Pdl, *, ahead: bool) -> tuple[Callable[[], None], float]:
-    """(replay of the verify step, distinct experts of its eager run) with the device operators."""
-    bench.kernels.select(DEVICE_VARIANTS)
-    branch = Ahead() if ahead else None
-    verify = VerifyStep(bench.model, bench.caches, bench.relay, batch=1, rows=rows, ahead=branch)
-    verify.slots.fill_(bench.slot)
-    with pdl(mode):
-        distinct = bench.distinct_experts(verify.run, rows)
-        verify.capture()
-    return verify.replay, distinct
-
-
-def referred(bench: Bench, rows: int) -> tuple[Callable[[], None], float]:
-    bench.kernels.select({})
-    step = partial(bench.eager_reference, rows)
-    return step, bench.distinct_experts(step, rows)
-
-
 def one_line(bench: Bench, stack: str, rows: int, steps: int, bandwidth: float) -> Line:
+    """A verify step of `rows` rows on its own."""
     bench.reset()
     if stack == "reference":
         step, distinct = referred(bench, rows)
     else:
         mode, ahead = STACKS[stack]
         step, distinct = captured(bench, rows, mode, ahead=ahead)
+    size = step_bytes(bench.config, rows=rows, context=bench.context, distinct=distinct)
+    return timed(step, stack, rows, steps, distinct, size, bandwidth)
+
+
+def nextn_line(bench: Bench, stack: str, drafts: int, steps: int, bandwidth: float) -> Line:
+    """A whole step that drafts `drafts` tokens."""
+    bench.reset()
+    mode, ahead = STACKS[stack]
+    step, distinct = nextn(bench, drafts, mode, ahead=ahead)
+    size = nextn_bytes(bench.config, steps=drafts, context=bench.context, distinct=distinct)
+    return timed(step, f"{stack} {drafts}/{drafts + 1}", drafts + 1, steps, distinct, size, bandwidth)
+
+
+def timed(
+    step: Callable[[], None], stack: str, rows: int, steps: int, distinct: float, size: float, bandwidth: float
+) -> Line:
     times = measure(step, steps)
     launches, families = census(step)
-    size = step_bytes(bench.config, rows=rows, context=bench.context, distinct=distinct)
     median, floor = statistics.median(times), size / bandwidth * 1e3
     quartiles = statistics.quantiles(times, n=4)
     return Line(
@@ -214,9 +117,9 @@ def one_line(bench: Bench, stack: str, rows: int, steps: int, bandwidth: float) 
 
 def table(lines: Sequence[Line]) -> str:
     names = ("rows", "step ms", "iqr", "launches", "experts", "GB", "floor ms", "ratio")
-    head = f"{'stack':<12}" + "".join(f"{name:>{width}}" for name, width in zip(names, WIDTHS, strict=True))
+    head = f"{'stack':<14}" + "".join(f"{name:>{width}}" for name, width in zip(names, WIDTHS, strict=True))
     body = [
-        f"{x.stack:<12}{x.rows:>5}{x.step_ms:>10.3f}{x.spread_ms:>8.3f}{x.launches:>10}{x.distinct_experts:>9.1f}"
+        f"{x.stack:<14}{x.rows:>5}{x.step_ms:>10.3f}{x.spread_ms:>8.3f}{x.launches:>10}{x.distinct_experts:>9.1f}"
         f"{x.gigabytes:>8.2f}{x.floor_ms:>10.3f}{x.ratio:>7.2f}"
         for x in lines
     ]
@@ -237,6 +140,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 4, 6, 9, 17])
     parser.add_argument("--stack", nargs="+", default=["reference", "triton"], choices=["reference", *STACKS])
+    parser.add_argument("--nextn", type=int, nargs="*", default=[], metavar="DRAFTS", help="whole NEXTN steps, too")
     parser.add_argument("--context", type=int, default=8192)
     parser.add_argument("--layers", type=int, help="keep only the first N layers: a quick look, or to fill a cache")
     parser.add_argument("--steps", type=int, default=50)
@@ -254,9 +158,10 @@ def main() -> None:
     lines = []
     for stack in options.stack:
         steps = options.reference_steps if stack == "reference" else options.steps
-        for rows in options.rows:
-            lines.append(one_line(bench, stack, rows, steps, bandwidth))
-            print(table(lines[-1:]), flush=True)
+        lines += [one_line(bench, stack, rows, steps, bandwidth) for rows in options.rows]
+        if stack != "reference":
+            lines += [nextn_line(bench, stack, drafts, steps, bandwidth) for drafts in options.nextn]
+        print(table(lines), flush=True)
     card = torch.cuda.get_device_name()
     record = {
         "card": card,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ling_runtime.weights import tensor_specs
+from ling_runtime.weights import nextn_specs, tensor_specs
 
 if TYPE_CHECKING:
     from ling_runtime.config import ModelConfig
@@ -22,6 +22,28 @@ def step_bytes(config: ModelConfig, *, rows: int, context: int, distinct: float)
     The router's gate is read in fp32, as the reference multiplies it.
     """
     return weight_bytes(config, rows, distinct) + state_bytes(config) + cache_bytes(config, context)
+
+
+def nextn_bytes(config: ModelConfig, *, steps: int, context: int, distinct: float) -> float:
+    """Bytes of a whole NEXTN step: `steps` - 1 drafts of one row, verification and extension of `steps` + 1.
+
+    `distinct` experts were counted in verification; extension is taken to choose as many, a draft those of one row.
+    """
+    verify = step_bytes(config, rows=steps + 1, context=context, distinct=distinct)
+    passes = [float(config.num_experts_per_tok)] * (steps - 1) + [distinct]
+    return verify + sum(draft_bytes(config, context, experts) for experts in passes)
+
+
+def draft_bytes(config: ModelConfig, context: int, distinct: float) -> float:
+    """Bytes of one pass of the NEXTN layer with the head on one row."""
+    expert = 3 * config.hidden_size * config.moe_intermediate_size * 2
+    layer = sum(
+        spec.numel * (4 if spec.fp32 or name.endswith("gate.weight") else 2)
+        for name, spec in nextn_specs(config).items()
+        if ".experts." not in name
+    )
+    head = config.vocab_size * config.hidden_size * 2
+    return layer + head + distinct * expert + context * config.latent_width * 2.0
 
 
 def weight_bytes(config: ModelConfig, rows: int, distinct: float) -> float:

@@ -33,15 +33,13 @@ class Tiles:
 
 
 def tiles_for(outputs: int, inner: int) -> Tiles:
-    """Enough programs to fill the chip first, then long rows of each: measured on one H200."""
+    """Narrow tiles and a deep pipeline where programs are few; measured on one H200 (docs/gpu.md)."""
     if outputs >= WIDE_OUTPUTS:
         return Tiles(64, 128, 4, 4)
-    return (
-        Tiles(16, min(256, triton.next_power_of_2(inner)), 2, 4) if outputs < NARROW_OUTPUTS else Tiles(32, 128, 4, 5)
-    )
+    return Tiles(16, min(128, max(16, triton.next_power_of_2(inner))), 2, 6)
 
 
-WIDE_OUTPUTS, NARROW_OUTPUTS = 16384, 4096
+WIDE_OUTPUTS = 16384
 
 
 def precision(dtype: torch.dtype) -> str:

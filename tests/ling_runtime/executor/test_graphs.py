@@ -14,11 +14,15 @@ if not torch.cuda.is_available():
 pytest.importorskip("triton")
 
 from ling_runtime.executor.graphs import DEVICE_VARIANTS, VerifyStep
+from ling_runtime.executor.nextn_graphs import DraftStep, ExtendStep, Seeds
 from ling_runtime.executor.relay import Outbox, Relay
 from ling_runtime.memory.caches import Caches
 from ling_runtime.memory.window import Window
-from ling_runtime.model.ling import Ling
+from ling_runtime.model.ling import Ling, TargetRows
+from ling_runtime.model.nextn import Nextn
 from ling_runtime.ops.registry import Kernels
+from ling_runtime.speculation.acceptance import correct_drafts
+from ling_runtime.speculation.nextn import NextnProposer
 from ling_runtime.weights import initialise
 
 if TYPE_CHECKING:
@@ -34,7 +38,7 @@ LONGEST, PROMPT, ROWS = 64, 26, 4
 class Host:
     """A model and its memory with one request past its prompt."""
 
-    def __init__(self, config: ModelConfig, selection: dict[str, str], dtype: torch.dtype) -> None:
+    def __init__(self, config: ModelConfig, selection: dict[str, str], dtype: torch.dtype, *, keep: bool = False):
         self.model = Ling(
             config, initialise(config, seed=3), Kernels(selection), positions=LONGEST, dtype=dtype, device=DEVICE
         )
@@ -43,6 +47,10 @@ class Host:
         self.slot = self.caches.reserve(LONGEST)
         prompt = torch.randint(config.vocab_size, (PROMPT,), generator=torch.Generator().manual_seed(2)).to(DEVICE)
         self.length = 0
+        if keep:
+            window = Window(slots=(self.slot,), starts=(0,), rows=PROMPT, device=DEVICE)
+            self.kept = (window, prompt, self.model(prompt, self.caches.begin(window)))
+            self.caches.recurrent.discard()
         self.token = self.run(prompt)
 
     def run(self, ids: Tensor) -> int:
@@ -109,6 +117,51 @@ def test_commit_leaves_the_state_of_the_reference(two_layers: ModelConfig) -> No
     ):
         torch.testing.assert_close(got, expected, rtol=0, atol=1e-4)
     assert all(torch.equal(a, b) for a, b in zip(before, other.caches.recurrent.snapshot(1), strict=True))
+
+
+class NextnHost(Host):
+    """The same with a NEXTN layer, whose seed and cache the prompt has filled."""
+
+    steps = 3
+
+    def __init__(self, config: ModelConfig, selection: dict[str, str]) -> None:
+        super().__init__(config, selection, torch.float32, keep=True)
+        tensors = initialise(config, seed=3)
+        self.draft = Nextn(self.model, tensors, index=len(config.layers(mla=True)))
+        self.proposer = NextnProposer(self.model, self.draft, self.caches, steps=self.steps, slots=4)
+        window, prompt, hidden = self.kept
+        following = torch.cat([prompt[1:], torch.tensor([self.token], device=DEVICE)])
+        accepted = torch.tensor([len(prompt)], device=DEVICE)
+        self.proposer.extend(self.caches.begin(window), following, TargetRows(hidden, ()), accepted)
+
+
+def test_three_steps_draft_and_accept_what_the_eager_proposer_does(two_layers: ModelConfig) -> None:
+    """Drafts, accepted tokens and seeds over two whole steps, against the eager path on reference operators."""
+    config = replace(two_layers, num_nextn_predict_layers=1)
+    eager, device = NextnHost(config, {}), NextnHost(config, DEVICE_VARIANTS)
+    verify, relay = device.step(rows=NextnHost.steps + 1)
+    seeds = Seeds(device.proposer._seed, device.proposer._hidden)
+    draft = DraftStep(device.model, device.draft, relay, seeds, verify, NextnHost.steps)
+    extend = ExtendStep(device.model, device.draft, seeds, verify)
+    for _ in range(2):
+        window = Window(slots=(eager.slot,), starts=(eager.length,), rows=NextnHost.steps + 1, device=DEVICE)
+        drafts = eager.proposer.propose(window, torch.tensor([eager.token]), ()).drafts
+        ids = torch.cat([torch.tensor([[eager.token]], device=DEVICE), drafts], dim=1).flatten()
+        pass_ = eager.caches.begin(window)
+        hidden = eager.model(ids, pass_)
+        choices = eager.model.logits(hidden[: len(ids)]).argmax(-1)
+        accepted = correct_drafts(drafts, choices[None]) + 1
+        eager.caches.recurrent.commit(window, accepted)
+        eager.proposer.extend(pass_, choices, TargetRows(hidden, ()), accepted)
+        for graph in (draft, verify, extend):
+            graph.run()
+        assert torch.equal(relay.drafts[device.slot], drafts[0])
+        assert torch.equal(verify.choices[0], choices)
+        assert int(verify.accepted) == int(accepted)
+        assert int(seeds.tokens[device.slot]) == int(eager.proposer._seed[eager.slot])
+        torch.testing.assert_close(seeds.hidden[device.slot], eager.proposer._hidden[eager.slot], rtol=0, atol=1e-4)
+        eager.length += int(accepted)
+        eager.token = int(choices[int(accepted) - 1])
 
 
 @pytest.mark.gpu
