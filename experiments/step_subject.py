@@ -69,8 +69,8 @@ class SwitchedKernels(Kernels):
 class Bench:
     """A loaded model with one request of `context` positions, and its step run by either path."""
 
-    def __init__(self, config: ModelConfig, *, context: int, seed: int, most_rows: int) -> None:
-        self.config, self.context, self.device = config, context, torch.device("cuda")
+    def __init__(self, config: ModelConfig, *, context: int, seed: int, most_rows: int, device: str = "cuda") -> None:
+        self.config, self.context, self.device = config, context, torch.device(device)
         self.kernels = SwitchedKernels()
         longest = context + ROOM
         self._weights = DummyTensors(config, seed=seed, device=self.device)

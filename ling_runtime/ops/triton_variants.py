@@ -22,6 +22,11 @@ def usable() -> bool:
     return torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1"
 
 
+def register() -> None:
+    """Import the variants whatever the machine has: to compile them for another, too."""
+    for name in MODULES:
+        importlib.import_module(f"ling_runtime.ops.triton_{name}")
+
+
 if usable():
-    for _name in MODULES:
-        importlib.import_module(f"ling_runtime.ops.triton_{_name}")
+    register()
