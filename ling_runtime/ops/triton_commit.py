@@ -58,7 +58,8 @@ def _accept(verified, choices, slots, lengths, tokens, accepted, W, BLOCK: tl.co
     correct = tl.min(tl.where(draft == choice, W, place))
     slot = tl.load(slots + request)
     tl.store(accepted + request, (correct + 1).to(tl.int64))
-    tl.store(lengths + slot, tl.load(lengths + slot) + correct + 1)
+    length = tl.load(lengths + slot) + correct + 1
+    tl.store(lengths + slot, tl.where(slot == 0, 0, length))  # padding's slot stays at its first page
     tl.store(tokens + slot, tl.load(choices + request * W + correct))
     leave(PDL)
 

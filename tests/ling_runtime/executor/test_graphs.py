@@ -119,6 +119,20 @@ def test_commit_leaves_the_state_of_the_reference(two_layers: ModelConfig) -> No
     assert all(torch.equal(a, b) for a, b in zip(before, other.caches.recurrent.snapshot(1), strict=True))
 
 
+def test_padding_beside_a_request_changes_nothing(two_layers: ModelConfig) -> None:
+    """Slot 0 in the second place, as a graph of two requests has it when there is one."""
+    alone, padded = (Host(two_layers, DEVICE_VARIANTS, torch.float32) for _ in range(2))
+    (one, _), (_, relay) = alone.step(rows=2), padded.step(rows=2)
+    two = VerifyStep(padded.model, padded.caches, relay, batch=2, rows=2)
+    two.slots[0] = padded.slot
+    for _ in range(2):
+        one.run()
+        two.run()
+        assert torch.equal(one.accepted, two.accepted[:1])
+        assert torch.equal(one.choices, two.choices[:1])
+        assert int(relay.lengths[0]) == 0
+
+
 class NextnHost(Host):
     """The same with a NEXTN layer, whose seed and cache the prompt has filled."""
 
