@@ -52,6 +52,19 @@ class Recorded:
             self.run()
         self._graph = graph
 
+    @property
+    def recorded(self) -> bool:
+        return self._graph is not None
+
+    def step(self) -> None:
+        """Do the work once: by replay, or launch by launch the first time and where there is no device."""
+        if self._graph is not None:
+            self._graph.replay()
+        elif torch.cuda.is_available():
+            self.capture()
+        else:
+            self.run()
+
     def replay(self) -> None:
         assert self._graph is not None, "capture comes first"
         self._graph.replay()

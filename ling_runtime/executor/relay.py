@@ -31,8 +31,12 @@ class Relay:
 
     def admit(self, slot: int, caches: Caches, *, length: int, token: int) -> None:
         """A request enters decoding with `length` committed positions and its first token."""
-        self.lengths[slot], self.tokens[slot] = length, token
+        self.put(slot, length=length, token=token)
         self.tables[slot] = page_table(caches.latent.table(slot), self.tables.shape[1], self.tables.device)
+
+    def put(self, slot: int, *, length: int, token: int) -> None:
+        """Where the host has taken a request meanwhile."""
+        self.lengths[slot], self.tokens[slot] = length, token
 
 
 @dataclass(frozen=True)
