@@ -40,11 +40,12 @@ def tiles_for(outputs: int, inner: int) -> Tiles:
 
 
 WIDE_OUTPUTS = 16384
+INTERPRETED: bool = triton.knobs.runtime.interpret
 
 
 def precision(dtype: torch.dtype) -> str:
     """fp32 products are IEEE; narrower inputs have one product anyway (the interpreter knows no bf16 product)."""
-    return "ieee" if dtype == torch.float32 or triton.knobs.runtime.interpret else "tf32"
+    return "ieee" if dtype == torch.float32 or INTERPRETED else "tf32"
 
 
 @variant("linear", "triton", "rounding", "one program sums a row over K front to back; the library has its own order")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("triton")
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
 TINY = Path(__file__).parents[2] / "ling_runtime/checkpoints/ling_tiny"
 EXPECTED = {"_linear", "_norm", "_ready", "_walk", "_split", "_gate", "_select", "_expert_hidden", "_settle", "_commit"}
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-import torch
 
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"
-pytest.importorskip("triton")
+from tests.ling_runtime.interpreted import DEVICE  # isort: skip - before anything of Triton
 
 from ling_runtime.config import ConfigError
 from ling_runtime.executor.build import ExecutorSettings, build_executor
@@ -23,14 +19,15 @@ if TYPE_CHECKING:
     from ling_runtime.config import ModelConfig
     from ling_runtime.executor.step import StepExecutor
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+pytestmark = pytest.mark.usefixtures("interpreter")
 
 
 def build(config: ModelConfig, steps: int, *, graphs: bool, kernels: dict[str, str]) -> StepExecutor:
     limits = {"expert_swiglu_limit_list": (0.0, 0.4), "share_expert_swiglu_limit_list": (0.0, 0.7)}
     two_layers = replace(config, num_hidden_layers=2, num_attention_heads=2, **limits)
     settings = ExecutorSettings(
-        num_steps=steps, max_requests=3, context_length=96, device=DEVICE, graphs=graphs, kernels=kernels
+        num_steps=steps, max_requests=3, context_length=96, device=str(DEVICE), graphs=graphs, kernels=kernels
     )
     return build_executor(two_layers, initialise(two_layers, seed=3), settings)
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"
-pytest.importorskip("triton")
+from tests.ling_runtime.interpreted import DEVICE  # isort: skip - before anything of Triton
 
 from ling_runtime.executor.graphs import DEVICE_VARIANTS, VerifyStep
 from ling_runtime.executor.nextn_graphs import DraftStep, ExtendStep, Seeds
@@ -30,8 +27,7 @@ if TYPE_CHECKING:
 
     from ling_runtime.config import ModelConfig
 
-pytestmark = [pytest.mark.slow] if not torch.cuda.is_available() else []
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+pytestmark = [pytest.mark.usefixtures("interpreter"), *([] if DEVICE.type == "cuda" else [pytest.mark.slow])]
 LONGEST, PROMPT, ROWS = 64, 26, 4
 
 

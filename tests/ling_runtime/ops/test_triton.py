@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import pytest
 import torch
 
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"
-pytest.importorskip("triton")
+from tests.ling_runtime.interpreted import DEVICE  # isort: skip - before anything of Triton
 
 from ling_runtime.memory.caches import Caches
 from ling_runtime.memory.window import Window
@@ -30,8 +27,8 @@ from ling_runtime.ops.triton_norm import add_rms_norm_triton, rms_norm_triton
 from ling_runtime.ops.triton_router import route_triton
 from ling_runtime.weights import initialise
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
+pytestmark = pytest.mark.usefixtures("interpreter")
 ON_CPU_SLOW = pytest.mark.slow if not torch.cuda.is_available() else pytest.mark.gpu
 """The interpreter runs programs one after the other."""
 DTYPES = [torch.float32, torch.bfloat16]
