@@ -58,6 +58,10 @@ def run() -> int:
         return summary.refuse_composition(error)
     if not configs:  # --cfg, --info
         return 0
+    if configs[0].mode in ("ab", "campaign"):
+        from experiments.comparison import course  # noqa: PLC0415 - as above
+
+        return course.main(configs)
     from experiments import study  # noqa: PLC0415 - as above
 
     return study.main(configs)
