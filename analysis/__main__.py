@@ -19,6 +19,8 @@ from analysis.render import to_csv, to_json, to_table
 from experiments.errors import ConfigError
 
 CONFIGURATION = 2
+WIDTH = 180
+"""Of a table that goes to no terminal."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -41,7 +43,7 @@ def show_comparison(options: argparse.Namespace) -> None:
     comparison = compare(load(options.path, options.study))
     match options.format:
         case "table":
-            to_table(comparison, Console(width=options.width))
+            to_table(comparison, Console(width=options.width or (None if sys.stdout.isatty() else WIDTH)))
         case "csv":
             sys.stdout.write(to_csv(comparison))
         case "json":
@@ -64,7 +66,9 @@ def parser() -> argparse.ArgumentParser:
     cells.add_argument("path", type=Path, help="an output directory, or the directory of one study")
     cells.add_argument("--study", help="only this study")
     cells.add_argument("--format", choices=("table", "csv", "json"), default="table")
-    cells.add_argument("--width", type=int, help="columns of the table (default: the terminal's)")
+    cells.add_argument(
+        "--width", type=int, help=f"columns of the table (default: the terminal's, or {WIDTH} without one)"
+    )
     missing = commands.add_parser("sync", help="file in MLflow the records that it lacks; may be called again")
     missing.add_argument("path", type=Path, help="an output directory")
     missing.add_argument(

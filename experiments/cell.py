@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import OmegaConf
 
 from experiments import environment
+from experiments.calibration import calibrate
 from experiments.claim import claimed
 from experiments.errors import StorageError
 from experiments.failure import failed, unfinished
@@ -62,7 +63,7 @@ def run(attempt: Attempt, stages: Stages) -> None:
             stages.follow(claim.note)
             try:
                 open_files(attempt, opened)
-                closing = conclusion(attempt, measure_locked(attempt, stages))
+                closing = locked(attempt, stages)
             except BaseException as error:  # noqa: BLE001 - a failure is a record
                 closing = failed(error, stages.name, attempt.directory)
                 stop = None if isinstance(error, Exception) else error
@@ -89,14 +90,16 @@ def close(directory: Path, opened: dict[str, Any], closing: dict[str, Any], end:
         write_json(directory / FILE, opened | failed(error, "record", directory) | end)
 
 
-def measure_locked(attempt: Attempt, stages: Stages) -> Findings:
+def locked(attempt: Attempt, stages: Stages) -> dict[str, Any]:
+    """What the cell's work changes in its record. Raises CellError."""
     stages.enter("wait for the machine")
     with measurement_lock(attempt.lock, stages.say):
-        findings = measure_cell(
-            attempt.cell.spec, attempt.data, attempt.directory, attempt.cores, attempt.baseline, attempt.golden, stages
-        )
+        spec, data, directory, cores = attempt.cell.spec, attempt.data, attempt.directory, attempt.cores
+        if spec.calibrates:
+            return calibrate(spec, data.dataset, directory, cores.server, stages)
+        findings = measure_cell(spec, data, directory, cores, attempt.baseline, attempt.golden, stages)
     write_json(attempt.directory / "gate.json", findings.evidence.to_json())
-    return findings
+    return conclusion(attempt, findings)
 
 
 def opening(attempt: Attempt) -> dict[str, Any]:
@@ -111,7 +114,7 @@ def opening(attempt: Attempt) -> dict[str, Any]:
         "identity": attempt.identity,
         "status": "invalid",
         "failure": unfinished(),
-        "role": "candidate" if baseline else "baseline",
+        "role": role(attempt),
         "baseline": baseline.name if baseline else None,
         "verdict": None,
         "rule": "infrastructure",
@@ -130,6 +133,12 @@ def opening(attempt: Attempt) -> dict[str, Any]:
         "duration_s": None,
         "stages": {},
     }
+
+
+def role(attempt: Attempt) -> str:
+    if attempt.cell.spec.calibrates:
+        return "calibration"
+    return "candidate" if attempt.baseline else "baseline"
 
 
 def change(baseline: Baseline | None) -> dict[str, Any] | None:

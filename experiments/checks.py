@@ -10,18 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments import limits, plan
+from experiments import limits, plan, speculation
 from experiments.engine import PROGRAMS
 from experiments.errors import ConfigError
 from ling_runtime.config import ConfigError as ModelConfigError
 from ling_runtime.config import ModelConfig
 
 if TYPE_CHECKING:
-    from experiments.spec import CellSpec, SpeculationSpec
+    from experiments.spec import CellSpec
     from ling_runtime.ops.registry import Variant
-
-KEYS = {"none": (), "nextn": ("num_steps", "num_draft_tokens"), "dspark": ("block_size", "verify_mode")}
-"""Keys of the speculation group that each algorithm has."""
 
 SMALLEST_OUTPUT = 4
 """The load client refuses less."""
@@ -30,9 +27,9 @@ SMALLEST_OUTPUT = 4
 def checked(cell: CellSpec) -> CellSpec:
     """The cell, completed. Raises ConfigError naming the key and what it may be."""
     _check_engine(cell)
-    speculation = _checked_speculation(cell.speculation)
     model = replace(
         cell.model,
+        drafts={},
         path=str(Path(cell.model.path).absolute()),
         tokenizer_path=cell.model.tokenizer_path and str(_existing("model.tokenizer_path", cell.model.tokenizer_path)),
     )
@@ -42,9 +39,11 @@ def checked(cell: CellSpec) -> CellSpec:
     )
     task = replace(cell.task, data_path=cell.task.data_path and str(_existing("task.data_path", cell.task.data_path)))
     gate = replace(cell.gate, golden=cell.gate.golden and str(_existing("gate.golden", cell.gate.golden)))
-    done = replace(cell, speculation=speculation, model=model, workload=workload, task=task, gate=gate)
+    drafts = speculation.completed(cell.speculation, cell.model)
+    done = replace(cell, speculation=drafts, model=model, workload=workload, task=task, gate=gate)
     _check_model(done)
     _check_numbers(done)
+    _check_calibration(done)
     _check_kernels(done.kernels)
     return done
 
@@ -52,24 +51,6 @@ def checked(cell: CellSpec) -> CellSpec:
 def _check_engine(cell: CellSpec) -> None:
     if cell.engine.name not in PROGRAMS and not cell.engine.command:
         raise ConfigError("engine.name", f"{cell.engine.name!r} cannot be started; allowed: {', '.join(PROGRAMS)}")
-
-
-def _checked_speculation(speculation: SpeculationSpec) -> SpeculationSpec:
-    own = KEYS[speculation.algorithm]
-    for key in ("num_steps", "num_draft_tokens", "block_size", "verify_mode"):
-        if key not in own and getattr(speculation, key) is not None:
-            allowed = ", ".join(own) or "no key at all"
-            raise ConfigError(f"speculation.{key}", f"speculation={speculation.algorithm} has {allowed}")
-    if speculation.algorithm == "dspark":
-        raise ConfigError("speculation", "this runtime has no DSpark draft; allowed: none, nextn")
-    if speculation.algorithm == "none":
-        return speculation
-    steps = speculation.num_steps
-    if steps is None or steps < 1:
-        raise ConfigError("speculation.num_steps", f"{steps} is not a number of drafts; allowed: 1, 2, ...")
-    if speculation.num_draft_tokens not in (None, steps + 1):
-        raise ConfigError("speculation.num_draft_tokens", f"a chain of {steps} steps verifies {steps + 1}; or null")
-    return replace(speculation, num_draft_tokens=steps + 1)
 
 
 def _check_model(cell: CellSpec) -> None:
@@ -83,8 +64,7 @@ def _check_model(cell: CellSpec) -> None:
     tokenizer = Path(cell.model.tokenizer_path or path)
     if not (tokenizer / "tokenizer.json").is_file():
         raise ConfigError("model.tokenizer_path", f"{tokenizer} holds no tokenizer.json")
-    if cell.speculation.algorithm == "nextn" and not config.num_nextn_predict_layers:
-        raise ConfigError("speculation", f"{path} has no NEXTN layer; allowed: none")
+    speculation.check(cell, config)
     wanted = (cell.workload.input_len or 0) + cell.workload.output_len
     context = cell.engine.context_length or config.max_position_embeddings
     if wanted > context:
@@ -106,6 +86,9 @@ def _check_numbers(cell: CellSpec) -> None:
         "gate.parity_prompts": (gate.parity_prompts, 1),
         "gate.parity_tokens": (gate.parity_tokens, 1),
         "gate.pollution_requests": (gate.pollution_requests, 1),
+        "calibration.num_prompts": (cell.calibration.num_prompts, 1),
+        "calibration.rounds": (cell.calibration.rounds, 1),
+        "calibration.output_len": (cell.calibration.output_len, 1),
     }
     for key, (value, least) in smallest.items():
         if value < least:
@@ -116,6 +99,20 @@ def _check_numbers(cell: CellSpec) -> None:
             raise ConfigError(key, f"{flat[key]:g} is no limit; allowed: seconds above 0")
     if (load.input_len is None) != (load.dataset_name == "sharegpt"):
         raise ConfigError("workload.input_len", "needed for dataset_name=random and random-ids, and only there")
+
+
+def _check_calibration(cell: CellSpec) -> None:
+    wanted = cell.calibration
+    if not cell.calibrates:
+        return
+    if cell.speculation.algorithm != wanted.name:
+        raise ConfigError("calibration", f"calibrates speculation={wanted.name}, not {cell.speculation.algorithm}")
+    batches = wanted.requests
+    if not batches or min(batches) < 1 or max(batches) > cell.engine.max_running_requests:
+        allowed = f"1 to engine.max_running_requests={cell.engine.max_running_requests}"
+        raise ConfigError(
+            "calibration.requests", f"{[*batches]} are no batches that the engine runs; allowed: {allowed}"
+        )
 
 
 def _check_kernels(kernels: dict[str, str]) -> None:

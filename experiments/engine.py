@@ -25,7 +25,7 @@ PROGRAMS = {"ling": (sys.executable, "-m", "ling_runtime.server")}
 
 def server_command(cell: CellSpec, *, port: int, served_name: str) -> Command:
     engine = cell.engine
-    flags = {
+    flags: dict[str, str | int | bool | None] = {
         "--model-path": cell.model.path,
         "--host": HOST,
         "--port": port,
@@ -40,7 +40,9 @@ def server_command(cell: CellSpec, *, port: int, served_name: str) -> Command:
     }
     argv = [*(engine.command or PROGRAMS[engine.name])]
     for flag, value in flags.items():
-        if value is not None:
+        if value is True:
+            argv.append(flag)
+        elif value is not None and value is not False:
             argv += [flag, str(value)]
     for operator, variant in sorted(cell.kernels.items()):
         argv += ["--kernel", f"{operator}={variant}"]
@@ -60,12 +62,27 @@ def child_env(threads: int) -> dict[str, str]:
     }
 
 
-def _speculation_flags(speculation: SpeculationSpec) -> dict[str, str | int | None]:
-    if speculation.algorithm == "none":
-        return {}
-    return {
-        "--speculative-algorithm": speculation.algorithm.upper(),
-        "--speculative-num-steps": speculation.num_steps,
-        "--speculative-eagle-topk": 1,
-        "--speculative-num-draft-tokens": speculation.num_draft_tokens,
-    }
+def _speculation_flags(speculation: SpeculationSpec) -> dict[str, str | int | bool | None]:
+    match speculation.algorithm:
+        case "none":
+            return {}
+        case "nextn":
+            return {
+                "--speculative-algorithm": "NEXTN",
+                "--speculative-num-steps": speculation.num_steps,
+                "--speculative-eagle-topk": 1,
+                "--speculative-num-draft-tokens": speculation.num_draft_tokens,
+            }
+        case "dspark":
+            return {
+                "--speculative-algorithm": "DSPARK",
+                "--speculative-draft-model-path": speculation.draft_path,
+                "--speculative-dspark-block-size": speculation.block_size,
+                "--speculative-dspark-verify-mode": speculation.verify_mode,
+                "--speculative-dspark-scheduler": speculation.scheduler,
+                "--speculative-dspark-confidence-sts-path": speculation.sts_path,
+                "--speculative-dspark-sps-table-path": speculation.cost_table_path,
+                "--speculative-use-block-verification": speculation.acceptance == "block",
+                "--speculative-dspark-greedy-draft": speculation.greedy_draft,
+                "--speculative-dspark-allow-fallback": speculation.allow_fallback,
+            }

@@ -12,6 +12,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
+from experiments import calibration
 from experiments.record import FILE
 
 if TYPE_CHECKING:
@@ -28,16 +29,27 @@ METRICS = {
     "step/server_ms": "server_step_ms",
     "spec/accept_length": "accept_length",
     "spec/accept_length_request_mean": "accept_length_request_mean",
+    "spec/verified_rows_per_step": "verified_rows_per_step",
+    "spec/committed_per_step": "committed_per_step",
     "ttft/mean_ms": "mean_ttft_ms",
     "ttft/median_ms": "median_ttft_ms",
     "throughput/output_tok_s": "output_tok_s",
     "throughput/peak_tok_s": "peak_tok_s",
 }
+SERIES = {"spec/accept_by_position": "accept_by_position"}
+CALIBRATION = {
+    "calibration/temperature": "temperatures",
+    "calibration/ece_before": "ece_before",
+    "calibration/ece_after": "ece_after",
+    "calibration/conditional_ece_before": "conditional_ece_before",
+    "calibration/conditional_ece_after": "conditional_ece_after",
+}
 TASK_METRICS = ("accuracy", "invalid", "stop_rate", "truncation_rate")
 GATE_VALUES = {"pass": 1.0, "fail": 0.0}
 """Other states of a gate are no number and stay in the tags."""
 
-FILES = ("spec.yaml", FILE, "command.txt", "bench.jsonl", "requests.jsonl", "task.jsonl")
+MEASURED = ("spec.yaml", FILE, "command.txt", "bench.jsonl", "requests.jsonl", "task.jsonl")
+FILES = (*MEASURED, *calibration.FILES)
 TAGS = ("name", "identity", "status", "verdict", "rule", "role", "baseline", "attempt")
 KEY = "record_sha256"
 PARENT_KEY = "invocation"
@@ -84,9 +96,11 @@ class Shelf:
         begun, ended = (milliseconds(record[stamp] or record["started_utc"]) for stamp in ("started_utc", "ended_utc"))
         created = self._client.create_run(self._experiment, begun, {PARENT: parent, KEY: key}, record["name"])
         run = created.info.run_id
+        points = [(name, value, 0) for name, value in metrics(record).items()]
+        points += [(name, value, k) for name, row in series(record).items() for k, value in enumerate(row, 1)]
         self._client.log_batch(
             run,
-            metrics=[Metric(name, value, ended, 0) for name, value in metrics(record).items()],
+            metrics=[Metric(name, value, ended, step) for name, value, step in points],
             params=[Param(name, str(value)) for name, value in record["axes"].items()],
             tags=[RunTag(name, str(value)) for name, value in tags(record).items()],
         )
@@ -106,6 +120,14 @@ def metrics(record: Mapping[str, Any]) -> dict[str, float]:
     values |= {f"task/{task.get('name')}_{key}": task.get(key) for key in TASK_METRICS}
     values |= {f"gate/{name}": GATE_VALUES.get(gate["status"]) for name, gate in record["gates"].items()}
     return {name: float(value) for name, value in values.items() if value is not None}
+
+
+def series(record: Mapping[str, Any]) -> dict[str, list[float]]:
+    """Slash names and numbers by position in a block, 1 first; MLflow draws them over its steps."""
+    measured, sts = record["metrics"] or {}, record.get("calibration", {}).get("sts", {})
+    values = {name: measured.get(key) for name, key in SERIES.items()}
+    values |= {name: sts.get(key) for name, key in CALIBRATION.items()}
+    return {name: row for name, row in values.items() if row}
 
 
 def tags(record: Mapping[str, Any]) -> dict[str, Any]:

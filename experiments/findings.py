@@ -6,7 +6,7 @@ the cell invalid; a flag (foreign load, step times that disagree) stays a remark
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from experiments import activation
@@ -67,10 +67,22 @@ def derive(spec: CellSpec, load: Load) -> Metrics:
         peak_tok_s=load.result.summary["max_output_tokens_per_s"],
         server_step_ms=1e3 * steps["total_s"] / steps["count"] if steps.get("count") else None,
     )
+    metrics = replace(metrics, **counts(load.info.get("speculation") or {}))
     if metrics.output_tokens != load.result.summary["total_output_tokens"]:
         counted = load.result.summary["total_output_tokens"]
         raise MeasurementError(f"the client counted {counted} output tokens, its requests have {metrics.output_tokens}")
     return metrics
+
+
+def counts(section: dict[str, Any]) -> dict[str, Any]:
+    """Figures that only the server can count; a step is one request's part in a verification."""
+    if not section.get("verify_requests"):
+        return {}
+    return {
+        "verified_rows_per_step": section["verified_rows"] / section["verify_requests"],
+        "committed_per_step": section["committed_tokens"] / section["verify_requests"],
+        "accept_by_position": tuple(section["accept_by_position"]),
+    }
 
 
 def inactive(spec: CellSpec, load: Load) -> tuple[Fault, ...]:
@@ -103,7 +115,8 @@ def accept_source(spec: CellSpec) -> AcceptSource:
     return "definition" if spec.speculation.algorithm == "none" else "measured"
 
 
-def flags(metrics: Metrics, load: Load) -> Iterator[str]:
+def flags(spec: CellSpec, metrics: Metrics, load: Load) -> Iterator[str]:
+    yield from activation.fallbacks(spec.speculation, load.info)
     if remark := step_flag(metrics):
         yield remark
     if load.machine["foreign_cores"] > FOREIGN_LOAD:

@@ -17,7 +17,10 @@ from experiments.errors import PhaseTimeout
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-Phase = Literal["launch", "warm-up", "bench", "task", "gates"]
+Part = Literal["collect", "fit", "profile"]
+"""Phases of a calibration."""
+
+Phase = Literal["launch", "warm-up", "bench", "task", "gates", Part]
 
 KEYS: dict[Phase, str] = {
     "launch": "engine.ready_timeout_s",
@@ -25,6 +28,9 @@ KEYS: dict[Phase, str] = {
     "bench": "workload.timeout_s",
     "task": "task.timeout_s",
     "gates": "gate.timeout_s",
+    "collect": "calibration.timeout_s",
+    "fit": "calibration.timeout_s",
+    "profile": "calibration.timeout_s",
 }
 AGAIN_S = 5.0
 """An alarm that falls into a destructor is lost; another one follows."""

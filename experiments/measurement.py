@@ -97,7 +97,7 @@ def measure_cell(
         gates=results,
         evidence=evidence,
         faults=(*inactive(spec, load), *faults),
-        flags=tuple(flags(metrics, load)),
+        flags=tuple(flags(spec, metrics, load)),
         activation=prove_activation(spec, load),
         ruler=own,
         load=load.machine,

@@ -48,6 +48,12 @@ class Metrics:
     requests: int
     output_tokens: int
     wall_s: float
+    verified_rows_per_step: float | None = None
+    """Rows that the target computed for one request in one step: W, unless verification is scheduled."""
+    committed_per_step: float | None = None
+    """As the server counts it, tokens behind a stop included."""
+    accept_by_position: tuple[float, ...] | None = None
+    """Share of steps in which draft k and all before it were accepted."""
 
 
 def measure(

@@ -1,6 +1,6 @@
 """A study's cells in order, each with its name, its axes and, once its data is known, its identity. Pure.
 
-A single run is a plan with one cell. The surprise: a name shows only what varies inside the plan (`none`, `nextn-3-4`),
+A single run is a plan with one cell. The surprise: a name shows only what varies inside the plan (`none`, `dspark-8`),
 so the same cell may be called differently elsewhere; what it is, is its identity.
 """
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
     from experiments.spec import CellSpec, SpeculationSpec
 
-UNNAMED = ("speculation.", "change.")
-"""Keys that names leave out: the label says the first, the second is a declaration and no axis."""
-
-PATHS = ("model.path", "model.tokenizer_path", "workload.dataset_path", "task.data_path")
+PATHS = (
+    *("model.path", "model.tokenizer_path", "workload.dataset_path", "task.data_path"),
+    *("speculation.draft_path", "speculation.sts_path", "speculation.cost_table_path"),
+)
 """Where things lie on this machine; identity hashes their contents instead."""
 
 LIMITS = tuple(limits.KEYS.values())
@@ -57,22 +57,27 @@ class Inputs:
     dataset: str
     task_data: str | None
     model: str
+    draft: str | None
+    """A draft model's, as `model`."""
+    sts: str | None
+    cost_table: str | None
     hardware: str
 
 
 def expand(specs: Sequence[CellSpec]) -> tuple[Cell, ...]:
     """Names are unique: cells that do not differ (an A/A) are numbered."""
     flats = [flat(spec) for spec in specs]
-    varying = [key for key in _keys(flats) if len({json.dumps(f.get(key)) for f in flats}) > 1]
-    axes = [{key: f.get(key) for key in varying if not key.startswith("change.")} for f in flats]
-    names = _numbered([name(spec, ax) for spec, ax in zip(specs, axes, strict=True)])
-    return tuple(Cell(*parts) for parts in zip(names, specs, axes, strict=True))
+    axes = [key for key in _varying(flats) if not key.startswith("change.")]  # a declaration is no axis
+    labels = [label(spec.speculation) for spec in specs]
+    alike = {text: [values for own, values in zip(labels, flats, strict=True) if own == text] for text in labels}
+    names = [name(text, values, _named(axes, alike[text])) for text, values in zip(labels, flats, strict=True)]
+    cells = zip(_numbered(names), specs, flats, strict=True)
+    return tuple(Cell(text, spec, {key: values.get(key) for key in axes}) for text, spec, values in cells)
 
 
-def name(spec: CellSpec, axes: Mapping[str, Any]) -> str:
-    """The speculation's label, then every other axis as key=value."""
-    others = [f"{key.rpartition('.')[2]}={_brief(value)}" for key, value in axes.items() if not key.startswith(UNNAMED)]
-    return "_".join([label(spec.speculation), *others])
+def name(label: str, values: Mapping[str, Any], axes: Sequence[str]) -> str:
+    """The speculation's label, then `axes` as key=value."""
+    return "_".join([label, *(f"{key.rpartition('.')[2]}={_brief(values.get(key))}" for key in axes)])
 
 
 def label(speculation: SpeculationSpec) -> str:
@@ -82,7 +87,8 @@ def label(speculation: SpeculationSpec) -> str:
         case "nextn":
             return f"nextn-{speculation.num_steps}-{speculation.num_draft_tokens}"
         case "dspark":
-            return "-".join(filter(None, ["dspark", str(speculation.block_size), speculation.verify_mode]))
+            mode = speculation.verify_mode if speculation.verify_mode != "static" else None
+            return "-".join(filter(None, ["dspark", str(speculation.block_size), mode]))
 
 
 def identity(spec: CellSpec, inputs: Inputs) -> str:
@@ -105,8 +111,16 @@ def _leaves(tree: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{key}", value
 
 
-def _keys(flats: Sequence[Mapping[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(key for f in flats for key in f))
+def _varying(flats: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Keys in which they differ, in the order of the spec."""
+    keys = dict.fromkeys(key for values in flats for key in values)
+    return [key for key in keys if len({json.dumps(values.get(key)) for values in flats}) > 1]
+
+
+def _named(axes: Sequence[str], alike: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Axes that a name shows: of speculation only those in which cells `alike` by their label differ."""
+    differing = _varying(alike)
+    return [key for key in axes if not key.startswith("speculation.") or key in differing]
 
 
 def _brief(value: Any) -> str:

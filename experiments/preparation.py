@@ -72,17 +72,27 @@ def with_data(cell: plan.Cell, study: StudySpec, golden: Reference | Missing) ->
         data = workloads.prepare(cell.spec, Path(study.output_dir) / "data")
     except OSError as error:
         raise ConfigError("output_dir", f"no data can be written there: {error}") from error
-    check_prompts(cell.spec.gate, data)
+    if not cell.spec.calibrates:
+        check_prompts(cell.spec.gate, data)
     machine = environment.capture()
+    speculation = cell.spec.speculation
     inputs = plan.Inputs(
         commit=environment.source(machine),
         harness=ruler.harness(),
         dataset=data.dataset_sha256,
         task_data=data.task_sha256,
         model=ruler.model_revision(Path(cell.spec.model.path)),
+        draft=speculation.draft_path and ruler.model_revision(Path(speculation.draft_path)),
+        sts=artifact(speculation.sts_path),
+        cost_table=artifact(speculation.cost_table_path),
         hardware=environment.hardware_class(machine),
     )
     return Prepared(cell, data, plan.identity(cell.spec, inputs), golden)
+
+
+def artifact(path: str | None) -> str | None:
+    """Its hash; where it was allowed to be missing, it is not there for the server either."""
+    return ruler.digest([Path(path)]) if path and Path(path).is_file() else None
 
 
 def check_study(study: StudySpec) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from experiments import summary
+from experiments import calibration, summary
 from experiments.clients import bench_serving
 from experiments.engine import server_command
 from experiments.errors import ConfigError
@@ -24,8 +24,9 @@ from experiments.store import open_shelf
 from gates.verdict import INVALID, OK
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from experiments.command import Command
     from experiments.preparation import Plan, Prepared
 
 MIN_FREE_DISK_GIB = 1.0
@@ -39,14 +40,23 @@ def dry_run(plans: Sequence[Plan]) -> int:
     """Print what each cell would start, paste-ready, environment included."""
     for plan in plans:
         for item in plan.cells:
-            port = free_port()
-            server = server_command(item.cell.spec, port=port, served_name=item.cell.spec.model.name)
-            client = bench_serving.command(item.cell.spec, url=f"http://{HOST}:{port}", dataset=item.data.dataset)
-            print(f"# {plan.study.study}/{item.cell.name}: server\n{server.shell()}")
-            print(f"# {plan.study.study}/{item.cell.name}: client\n{client.shell()}")
+            for part, command in starts(item).items():
+                print(f"# {plan.study.study}/{item.cell.name}: {part}\n{command.shell()}")
     names = [item.cell.name for plan in plans for item in plan.cells]
     summary.print_line({"cells": [], "decisions": [], "dry_run": names}, OK)
     return OK
+
+
+def starts(item: Prepared) -> Mapping[str, Command]:
+    """By what each is for."""
+    spec, dataset = item.cell.spec, item.data.dataset
+    if spec.calibrates:
+        return dict(calibration.commands(spec, dataset, Path()).items())
+    port = free_port()
+    return {
+        "server": server_command(spec, port=port, served_name=spec.model.name),
+        "client": bench_serving.command(spec, url=f"http://{HOST}:{port}", dataset=dataset),
+    }
 
 
 def preflight(plans: Sequence[Plan]) -> int:

@@ -1,8 +1,8 @@
 """The schema that Hydra checks a configuration against, derived from the frozen classes of spec.py.
 
 One field, one place: a key is written in spec.py and nowhere else. The derivation is needed because OmegaConf 2.3
-takes frozen classes for read-only and knows no `Literal`. The surprise: `env` and `kernels` are open dictionaries, all
-the rest is closed, so that a misspelt key ends a run before anything starts.
+takes frozen classes for read-only and knows no `Literal`. The surprise: `env`, `kernels` and `model.drafts` are open
+dictionaries, all the rest is closed, so that a misspelt key ends a run before anything starts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from omegaconf import MISSING, OmegaConf
 from experiments.engine import ROOT
 from experiments.spec import CellSpec, StudySpec
 
-OPEN = ("env", "kernels")
+OPEN = ("env", "kernels", "model.drafts")
 
 
 @cache
@@ -34,7 +34,7 @@ def register() -> None:
     """Store the schema under the name that conf/config.yaml begins with, and the `root` resolver."""
     node = OmegaConf.structured(schema_of(CellSpec, StudySpec, Cells))
     for name in OPEN:
-        OmegaConf.set_struct(node[name], False)
+        OmegaConf.set_struct(OmegaConf.select(node, name), False)
     ConfigStore.instance().store("schema", node)
     OmegaConf.register_new_resolver("root", lambda path: str(ROOT / Path(path)), replace=True)
 
@@ -54,7 +54,7 @@ def _plain(hint: Any) -> Any:
     if origin is Literal:
         return str
     if origin is tuple:
-        return list[str]
+        return list[get_args(hint)[0]]  # type: ignore[misc]
     if origin in (Union, types.UnionType):
         return Union[tuple(_plain(part) for part in get_args(hint))]  # noqa: UP007 - built from values
     return hint
@@ -67,4 +67,5 @@ def _default(field: dataclasses.Field[Any], hint: Any) -> Any:
         return dataclasses.field(default_factory=field.default_factory)
     if field.default is dataclasses.MISSING:
         return MISSING
-    return dataclasses.field(default_factory=list) if field.default == () else field.default
+    default = field.default
+    return dataclasses.field(default_factory=lambda: [*default]) if isinstance(default, tuple) else default

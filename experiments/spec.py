@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Algorithm = Literal["none", "nextn", "dspark"]
+VerifyMode = Literal["static", "cap-accept", "compact"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,15 +37,31 @@ class ModelSpec:
     path: str
     tokenizer_path: str | None = None
     revision: str | None = None
+    drafts: dict[str, str] = field(default_factory=dict)
+    """The model's DSpark drafts by block size, for `speculation.draft_path=null`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpeculationSpec:
+    """One schema for all algorithms; None: left to the algorithm, or none of its keys (speculation.py)."""
+
     algorithm: Algorithm = "none"
     num_steps: int | None = None
     num_draft_tokens: int | None = None
     block_size: int | None = None
-    verify_mode: str | None = None
+    """gamma: drafts a step."""
+    draft_path: str | None = None
+    verify_mode: VerifyMode | None = None
+    acceptance: Literal["classic", "block"] | None = None
+    """Rule for sampled requests; greedy ones accept by equality."""
+    greedy_draft: bool | None = None
+    scheduler: Literal["causal", "global"] | None = None
+    sts_path: str | None = None
+    """Temperatures of the confidence head; None: 1 at every position."""
+    cost_table_path: str | None = None
+    """Step time by rows; None: flat, so that every row is verified."""
+    allow_fallback: bool | None = None
+    """Artifacts that do not fit cost a warning instead of the start."""
 
     @property
     def window(self) -> int:
@@ -115,6 +132,25 @@ class ChangeSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CalibrationSpec:
+    """Makes the artifacts of scheduled verification (calibration.py)."""
+
+    name: Literal["none", "dspark"] = "none"
+    num_prompts: int = 64
+    output_len: int = 256
+    seed: int = 3
+    """Of the generated prompts."""
+    requests: tuple[int, ...] = (1, 2, 4, 8)
+    """Batches whose steps are timed."""
+    rounds: int = 12
+    """Times that each of them is visited."""
+    timeout_s: float = 1800.0
+    """Limit of each of its programs."""
+    command: tuple[str, ...] = ()
+    """Program that takes their arguments; empty: the runtime's own."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class CellSpec:
     engine: EngineSpec
     model: ModelSpec
@@ -122,9 +158,15 @@ class CellSpec:
     workload: WorkloadSpec
     task: TaskSpec
     gate: GateSpec
+    calibration: CalibrationSpec = field(default_factory=CalibrationSpec)
     change: ChangeSpec = field(default_factory=ChangeSpec)
     env: dict[str, str] = field(default_factory=dict)
     kernels: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def calibrates(self) -> bool:
+        """It makes artifacts, where others measure an engine."""
+        return self.calibration.name != "none"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,17 +12,17 @@ import sys
 from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from experiments import claim
-from experiments.errors import MEANING
-from experiments.limits import KEYS
+from experiments.limits import KEYS, Part
 from experiments.record import FILE, attempts, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 CONFIGURATION = 2
+NO_RECORD = "no record: the driver was killed before it wrote one, or the disk took none"
 LOGS = {"client": "bench.log"}
 """Where a failure's class says that it is not the server's log which tells more."""
 
@@ -86,7 +86,8 @@ def row(attempt: Path) -> Row:
     class_ = None if record["status"] == "valid" else failure.get("class") or record.get("rule")
     if held:
         reason = f"since {held['since_utc']} on {held['host']}, pid {held['pid']}"
-    log = attempt / LOGS.get(class_ or "", "server.log")
+    phase = held["stage"] if held else failure.get("phase")
+    log = attempt / (f"{phase}.log" if phase in get_args(Part) else LOGS.get(class_ or "", "server.log"))
     return Row(
         study=attempt.parent.parent.name,
         cell=attempt.parent.name,
@@ -94,7 +95,7 @@ def row(attempt: Path) -> Row:
         status="running" if held else record["status"],
         verdict=record.get("verdict"),
         class_=None if held else class_,
-        phase=held["stage"] if held else failure.get("phase"),
+        phase=phase,
         reason=reason,
         started_utc=record.get("started_utc") or "",
         duration_s=record.get("duration_s"),
@@ -104,13 +105,13 @@ def row(attempt: Path) -> Row:
 
 
 def read(attempt: Path) -> dict[str, Any]:
-    """A driver killed at the very start has left none, and whoever edits one by hand may break it."""
+    """A driver killed at the very start has left none, nor has one on a full disk, and an edit by hand may break it."""
     try:
         record: dict[str, Any] = json.loads((attempt / FILE).read_text())
     except FileNotFoundError:
         return {
             "status": "invalid",
-            "failure": {"class": "unfinished", "phase": "start", "message": MEANING["unfinished"]},
+            "failure": {"class": "unfinished", "phase": "start", "message": NO_RECORD},
         }
     except json.JSONDecodeError as error:
         return {"status": "invalid", "rule": "unreadable", "reason": f"{attempt / FILE}: {error}"}
@@ -133,8 +134,8 @@ def lines(rows: Sequence[Row], *, times: bool) -> Iterator[str]:
         if row.study != study:
             study = row.study
             yield study
-        where = ": ".join(filter(None, [row.class_, row.phase]))
-        yield f"  {row.cell:{width}}  {row.status:8}  {row.verdict or where}: {row.reason}"
+        what = [row.verdict] if row.verdict else [row.class_, row.phase]
+        yield f"  {row.cell:{width}}  {row.status:8}  {': '.join(filter(None, [*what, row.reason]))}"
         below = [row.log] if row.status == "invalid" and row.log else []
         below += [spent(row)] if times and row.duration_s is not None else []
         yield from (f"  {'':{width}}  {'':8}  {line}" for line in below)

@@ -54,6 +54,7 @@ def create(database: Path) -> None:
     from mlflow.tracking import MlflowClient  # noqa: PLC0415
 
     aside = database.with_name(f".{database.name}.{os.getpid()}")
+    aside.touch()  # where no file can be made, MLflow tries for minutes
     try:
         MlflowClient(f"{SQLITE}{aside}").search_experiments(max_results=1)
         with contextlib.suppress(FileExistsError):

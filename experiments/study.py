@@ -96,8 +96,8 @@ def earlier(plan: Plan) -> dict[str, Path]:
             kept[item.cell.name] = attempt
             if baseline is None and is_trusted(record):
                 baseline = item.cell.name
-        elif baseline is None:  # this cell is measured anew, and may become the baseline of all behind it
-            break
+        elif baseline is None and not item.cell.spec.calibrates:
+            break  # this cell is measured anew, and may become the baseline of all behind it
     return kept
 
 

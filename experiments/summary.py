@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from rich.console import Console
 
+from analysis.calibration import to_tables
 from analysis.compare import compare
 from analysis.records import row
 from analysis.render import to_table
@@ -23,10 +24,11 @@ if TYPE_CHECKING:
 
     from experiments.errors import ConfigError
 
-WIDTH = 150
+WIDTH = 180
 FIGURES = (
     "accept_length",
     "accept_source",
+    "verified_rows_per_step",
     "mean_tpot_ms",
     "median_tpot_ms",
     "step_ms",
@@ -46,9 +48,7 @@ def conclude(
         Verdict(**{key: record[key] for key in ("status", "verdict", "rule", "reason")}) for record, _ in records
     ]
     code = INVALID if stopped else exit_code(verdicts)
-    if records:
-        table = pd.DataFrame([row(record, str(path)) for record, path in records])
-        to_table(compare(table), Console(width=WIDTH))
+    show(records, Console(width=WIDTH))
     for record, path in records:
         if record["failure"] and record["failure"]["log_tail"]:
             print(f"\n{record['name']}: the log's end ({path})\n{record['failure']['log_tail']}", file=sys.stderr)
@@ -61,6 +61,15 @@ def conclude(
     content = {"cells": [cell(record, path) for record, path in records], "decisions": decisions(records)}
     print_line(content | {key: value for key, value in remarks.items() if value}, code)
     return code
+
+
+def show(records: Sequence[tuple[dict[str, Any], Path]], console: Console) -> None:
+    """Cells side by side, then what calibrations found, each by itself."""
+    if rows := [row(record, str(path)) for record, path in records if "calibration" not in record]:
+        to_table(compare(pd.DataFrame(rows)), console)
+    for record, _ in records:
+        if "calibration" in record:
+            to_tables(record, console)
 
 
 def refuse(error: ConfigError) -> int:
@@ -94,6 +103,7 @@ def cell(record: dict[str, Any], path: Path) -> dict[str, Any]:
         "gsm8k_accuracy": (record["task"] or {}).get("accuracy"),
         "gates": {name: gate["status"] for name, gate in record["gates"].items()},
         "record": str(path),
+        **{key: record[key] for key in ("artifacts", "use") if key in record},
     }
 
 

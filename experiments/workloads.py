@@ -28,7 +28,7 @@ WARMUP_TOKENS = 32
 @dataclass(frozen=True, kw_only=True)
 class Data:
     dataset: Path
-    """ShareGPT form."""
+    """ShareGPT form; a calibration's: JSONL of prompts."""
     dataset_sha256: str
     warmup: tuple[str, ...]
     task_rows: tuple[Row, ...]
@@ -39,6 +39,8 @@ class Data:
 def prepare(cell: CellSpec, directory: Path) -> Data:
     """Files in `directory` for what the cell does not name. Raises ConfigError for data that do not suffice."""
     directory.mkdir(parents=True, exist_ok=True)
+    if cell.calibrates:
+        return _to_continue(cell, directory)
     measured, warmup = _prompts(cell.workload)
     path = Path(cell.workload.dataset_path) if cell.workload.dataset_path else _file(directory, ".json", measured)
     check_dataset(path, cell.workload)
@@ -83,13 +85,26 @@ def sha256(data: bytes) -> str:
 
 def _prompts(load: WorkloadSpec) -> tuple[str, tuple[str, ...]]:
     """ShareGPT-form JSON of the measured prompts, and the warm-up prompts. No two prompts share an example."""
-    size = load.num_shots + 1
-    rows = problems(load.seed, size * (load.num_prompts + load.warmup_prompts))
-    groups = [rows[start : start + size] for start in range(0, len(rows), size)]
-    texts = [(few_shot(group[:-1]) + question(group[-1]), " " + group[-1].answer) for group in groups]
+    texts = _worked(load.seed, load.num_prompts + load.warmup_prompts, load.num_shots)
     measured = [{"conversations": [{"from": "human", "value": asked}, {"from": "gpt", "value": answer}]}
                 for asked, answer in texts[: load.num_prompts]]  # fmt: skip
     return json.dumps(measured, indent=1), tuple(asked for asked, _ in texts[load.num_prompts :])
+
+
+def _worked(seed: int, count: int, shots: int) -> list[tuple[str, str]]:
+    """Prompts of `shots` worked examples and a question, each with its answer."""
+    size = shots + 1
+    rows = problems(seed, size * count)
+    groups = [rows[start : start + size] for start in range(0, len(rows), size)]
+    return [(few_shot(group[:-1]) + question(group[-1]), " " + group[-1].answer) for group in groups]
+
+
+def _to_continue(cell: CellSpec, directory: Path) -> Data:
+    """A line of JSON a prompt; nothing that a benchmark or a task has a use for."""
+    wanted = cell.calibration
+    texts = _worked(wanted.seed, wanted.num_prompts, cell.workload.num_shots)
+    path = _file(directory, ".jsonl", "".join(json.dumps({"text": asked}) + "\n" for asked, _ in texts))
+    return Data(dataset=path, dataset_sha256=sha256(path.read_bytes()), warmup=(), task_rows=(), task_sha256=None)
 
 
 def _task_rows(task: TaskSpec, directory: Path) -> tuple[tuple[Row, ...], str | None]:

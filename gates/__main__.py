@@ -10,6 +10,7 @@ import argparse
 import json
 import sys
 import tempfile
+import traceback
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -53,7 +54,7 @@ class Live:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    options = parser().parse_args(argv)
+    options = parsed(argv)
     try:
         with interruptible():
             return run_record(options) if options.command == "record" else run_check(options)
@@ -61,17 +62,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         return failed(CONFIGURATION, str(error))
     except CellError as error:
         return failed(INVALID, f"{error}\n{error.log_tail}")
-    except (ProtocolError, Interrupted) as error:
+    except (ProtocolError, Interrupted, OSError) as error:
         return failed(INVALID, str(error))
+    except Exception as error:  # noqa: BLE001 - Python's own code for it is 1, which says that a server was rejected
+        traceback.print_exc()
+        return failed(INVALID, f"a fault of this program: {error!r}")
 
 
 def run_record(options: argparse.Namespace) -> int:
     cell = composed(options.overrides)
+    if options.url is None:
+        destination(options, cell)  # found before a launch
     with live(cell, options) as server:
+        file = destination(options, server.cell)
         gates, evidence = record(server.cell, server.client)
         verdict = decide(None, gates)
         if verdict.verdict == "baseline":
-            file = options.out or golden.DIRECTORY / f"{server.cell.model.name}.json"
             golden.write(file, golden.taken(server.cell, server.hardware(), evidence))
             print(f"recorded {file}")
     return report(verdict, gates)
@@ -85,6 +91,13 @@ def run_check(options: argparse.Namespace) -> int:
         reference = found(server.cell)
         gates, _ = against(reference, server.cell, server.client, accept=None, task=None, hardware=server.hardware)
     return report(decide(reference.change, gates, golden=reference.golden.model), gates)
+
+
+def destination(options: argparse.Namespace, cell: CellSpec) -> Path:
+    """Where the record will be written. Raises GoldenError where that cannot be."""
+    file: Path = options.out or golden.DIRECTORY / f"{cell.model.name}.json"
+    golden.check_writable(file)
+    return file
 
 
 def found(cell: CellSpec) -> golden.Reference:
@@ -136,6 +149,22 @@ def failed(code: int, message: str) -> int:
     return code
 
 
+def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Overrides may stand on both sides of an option, which argparse takes for too many."""
+    top = parser()
+    options, more = top.parse_known_args(argv)
+    if unknown := [word for word in more if word.startswith("-")]:
+        top.error(f"unrecognized arguments: {' '.join(unknown)}")
+    options.overrides += more
+    return options
+
+
+def address(text: str) -> str:
+    if not text.startswith(("http://", "https://")):
+        raise argparse.ArgumentTypeError(f"{text} does not begin with http:// or https://")
+    return text
+
+
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="python -m gates", description=(__doc__ or "").partition("\n\n")[2])
     commands = top.add_subparsers(dest="command", required=True)
@@ -144,7 +173,7 @@ def parser() -> argparse.ArgumentParser:
     checking = commands.add_parser("check", help="hold a server against gate.golden, or its model's shipped record")
     for command in (taking, checking):
         command.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="as for run.py: gate.parity_prompts=8")
-        command.add_argument("--url", help="of a running server, which then says itself what it serves")
+        command.add_argument("--url", type=address, help="of a running server, which then says itself what it serves")
         command.add_argument(
             "--engine", choices=("attach", "ling", "sglang"), default="attach", help="what --url is vouched to be"
         )

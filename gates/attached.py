@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from experiments.clients.generate import GenerateClient
     from experiments.spec import Algorithm, CellSpec
 
-ALGORITHMS: dict[str | None, Algorithm] = {None: "none", "NEXTN": "nextn", "EAGLE": "nextn"}
+ALGORITHMS: dict[str | None, Algorithm] = {None: "none", "NEXTN": "nextn", "EAGLE": "nextn", "DSPARK": "dspark"}
 """SGLang reports EAGLE for a NEXTN layer."""
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -49,10 +49,29 @@ def _speculation(info: Mapping[str, Any]) -> SpeculationSpec:
     name = info.get("speculative_algorithm")
     if name not in ALGORITHMS:
         raise ProtocolError(f"GET /server_info: speculative_algorithm={name} is none that the gates know")
-    if ALGORITHMS[name] == "none":
-        return SpeculationSpec()
+    match ALGORITHMS[name]:
+        case "none":
+            return SpeculationSpec()
+        case "nextn":
+            return SpeculationSpec(
+                algorithm="nextn",
+                num_steps=info.get("speculative_num_steps"),
+                num_draft_tokens=info.get("speculative_num_draft_tokens"),
+            )
+        case "dspark":
+            return _block(info)
+
+
+def _block(info: Mapping[str, Any]) -> SpeculationSpec:
+    """SGLang tells the window alone, and of its verify mode nothing."""
+    section = info.get("speculation") or {"window": info.get("speculative_num_draft_tokens")}
+    if not section["window"]:
+        raise ProtocolError("GET /server_info: DSPARK without speculative_num_draft_tokens has no known window")
     return SpeculationSpec(
-        algorithm=ALGORITHMS[name],
-        num_steps=info.get("speculative_num_steps"),
-        num_draft_tokens=info.get("speculative_num_draft_tokens"),
+        algorithm="dspark",
+        block_size=section["window"] - 1,
+        draft_path=info.get("speculative_draft_model_path"),
+        verify_mode=section.get("verify_mode"),
+        acceptance=section.get("acceptance"),
+        scheduler=section.get("scheduler"),
     )

@@ -21,6 +21,7 @@ ChangeClass = Literal["same", "bitwise", "rounding", "speculation", "model"]
 STRENGTH: tuple[ChangeClass, ...] = get_args(ChangeClass)
 REFERENCE = "reference"
 ROUNDING_KEYS = ("dtype", "device")
+OPTIONS = ("draft_path", "acceptance", "greedy_draft", "scheduler", "sts_path", "cost_table_path")
 ELSEWHERE = ("name", "extra_args")  # keys of an engine that have parts of their own
 
 
@@ -135,4 +136,6 @@ def _resolved(speculation: SpeculationSpec) -> SpeculationSpec:
 
 def _brief(speculation: SpeculationSpec) -> str:
     values = (speculation.num_steps, speculation.block_size, speculation.verify_mode)
-    return "-".join([speculation.algorithm, *(str(value) for value in values if value is not None)])
+    name = "-".join([speculation.algorithm, *(str(value) for value in values if value is not None)])
+    options = [f"{key}={getattr(speculation, key)}" for key in OPTIONS if getattr(speculation, key)]
+    return " ".join([name, *options])

@@ -8,6 +8,7 @@ be checked with nothing but the file.
 from __future__ import annotations
 
 import json
+import tempfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 from pydantic import TypeAdapter
 
 from experiments.checks import registered_variants
+from experiments.record import write_atomically
 from experiments.ruler import model_revision
 from experiments.spec import EngineSpec, SpeculationSpec  # noqa: TC001 - pydantic reads the annotations
 from gates.change import classify
@@ -67,23 +69,38 @@ class Reference:
 
 
 def taken(spec: CellSpec, hardware: Hardware, evidence: CellEvidence) -> Golden:
-    """Pollution and task stay out: they are judged within an arm, or by other data."""
+    """Pollution and task stay out: they are judged within an arm, or by other data.
+
+    So do a draft's files: which one it was does not matter to the bytes, and against a record of blocks of drafts every
+    cell is a change of speculation.
+    """
     assert evidence.probe is not None, "a server without answers is no golden record"
     return Golden(
         model=spec.model.name,
         revision=revision_of(spec.model),
         hardware=hardware,
         engine=replace(spec.engine, command=()),
-        speculation=spec.speculation,
+        speculation=replace(spec.speculation, draft_path=None, sts_path=None, cost_table_path=None),
         env=spec.env,
         kernels=spec.kernels,
         evidence=CellEvidence(probe=evidence.probe),
     )
 
 
+def check_writable(path: Path) -> None:
+    """Raises GoldenError where `write` could not."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise GoldenError(f"{path}: no record can be written there ({error.strerror})") from error
+    if path.is_dir():
+        raise GoldenError(f"{path}: a directory; a record is one file")
+
+
 def write(path: Path, golden: Golden) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"schema": SCHEMA, **asdict(golden)}, separators=(",", ":")) + "\n")
+    write_atomically(path, json.dumps({"schema": SCHEMA, **asdict(golden)}, separators=(",", ":")) + "\n")
 
 
 def read(path: Path) -> Golden:

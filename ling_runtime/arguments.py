@@ -9,15 +9,19 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
+import os
 import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
-from ling_runtime import flags
+from ling_runtime import flags, speculative_flags
 from ling_runtime.config import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+    from ling_runtime.speculation.dspark.planner import Scheduler
+    from ling_runtime.speculation.dspark.schedule import Mode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +51,17 @@ class ServerConfig:
     speculative_num_steps: int | None = None
     speculative_eagle_topk: int | None = None
     speculative_num_draft_tokens: int | None = None
-    """Rows of the verify window: steps + 1."""
+    """Rows of the verify window: steps or block size, + 1."""
+    speculative_draft_model_path: str | None = None
+    speculative_dspark_block_size: int | None = None
+    """Drafts of a block; None until the draft has been read."""
+    speculative_use_block_verification: bool = False
+    speculative_dspark_verify_mode: Mode = "static"
+    speculative_dspark_scheduler: Scheduler | None = None
+    speculative_dspark_sps_table_path: str | None = None
+    speculative_dspark_confidence_sts_path: str | None = None
+    speculative_dspark_greedy_draft: bool = False
+    speculative_dspark_allow_fallback: bool = False
     chat_template: str | None = None
     weight_version: str = "default"
     log_level: str = "info"
@@ -68,8 +82,11 @@ class ServerConfig:
         return dataclasses.asdict(self)
 
 
-def parse(arguments: Sequence[str]) -> ServerConfig:
-    """Read a command line; ConfigError names the flag, its value and what is allowed."""
+def parse(arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> ServerConfig:
+    """Read a command line, and of the environment what SGLang reads there.
+
+    ConfigError names the flag, its value and what is allowed.
+    """
     given, unknown = _parser().parse_known_args(arguments)
     if unknown:
         raise ConfigError(_unknown(unknown[0]))
@@ -79,7 +96,9 @@ def parse(arguments: Sequence[str]) -> ServerConfig:
     values.setdefault("tokenizer_path", values["model_path"])
     values.setdefault("served_model_name", values["model_path"])
     values.setdefault("random_seed", random.SystemRandom().getrandbits(30))
-    return ServerConfig(**values | _speculation(values))
+    return ServerConfig(
+        **values | speculative_flags.resolved(values, os.environ if environment is None else environment)
+    )
 
 
 class _Parser(argparse.ArgumentParser):
@@ -112,10 +131,7 @@ def _parser() -> _Parser:
     add("--device", choices=("cpu", "cuda"))
     add("--num-threads", type=int, metavar="N", help="intra-op threads of torch")
     add("--kernel", action="extend", nargs="+", metavar="OP=VARIANT", help="choose an operator's variant; repeatable")
-    add("--speculative-algorithm", choices=("NEXTN",))
-    add("--speculative-num-steps", type=int, metavar="N")
-    add("--speculative-eagle-topk", type=int, metavar="1")
-    add("--speculative-num-draft-tokens", type=int, metavar="N", help="steps + 1")
+    speculative_flags.add_flags(parser)
     add("--chat-template", metavar="FILE", help="Jinja template instead of the checkpoint's")
     add("--weight-version", metavar="NAME")
     add("--log-level", choices=("debug", "info", "warning", "error"))
@@ -148,31 +164,6 @@ def _kernels(pairs: Sequence[str]) -> dict[str, str]:
         if chosen.setdefault(operator, variant) != variant:
             raise ConfigError(f"--kernel {pair}: {operator}={chosen[operator]} was given before")
     return chosen
-
-
-def _speculation(values: dict[str, object]) -> dict[str, object]:
-    """SGLang's defaults and its rule for a chain: draft tokens = steps + 1, the rows of the verify window."""
-    keys = ("speculative_num_steps", "speculative_eagle_topk", "speculative_num_draft_tokens")
-    if "speculative_algorithm" not in values:
-        lost = [_flag(key) for key in keys if key in values]
-        if lost:
-            raise ConfigError(f"{', '.join(lost)}: without a meaning unless --speculative-algorithm is given")
-        return {}
-    steps = values.get("speculative_num_steps", 3)
-    topk = values.get("speculative_eagle_topk", 1)
-    assert isinstance(steps, int)
-    rows = values.get("speculative_num_draft_tokens", steps + 1)
-    _at_least("--speculative-num-steps", steps, 1)
-    if topk != 1:
-        raise ConfigError(f"--speculative-eagle-topk {topk}: drafts are chains here; allowed: 1")
-    if rows != steps + 1:
-        allowed = f"a chain of {steps} steps has {steps + 1} rows; allowed: {steps + 1}"
-        raise ConfigError(f"--speculative-num-draft-tokens {rows}: {allowed}")
-    return dict(zip(keys, (steps, topk, rows), strict=True))
-
-
-def _flag(key: str) -> str:
-    return "--" + key.replace("_", "-")
 
 
 def _at_least(flag: str, value: int, low: int) -> None:

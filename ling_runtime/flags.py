@@ -43,6 +43,7 @@ SWITCHES = (
     "--pre-warm-nccl",
     "--triton-attention-reduce-in-fp32",
     "--speculative-use-rejection-sampling",
+    "--speculative-dspark-align-verify-tokens-to-graph-tier",
 )
 """No value."""
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
+from ling_runtime import speculative_flags
 from ling_runtime.api.app import create_app
 from ling_runtime.api.service import Service
 from ling_runtime.arguments import ServerConfig, parse
@@ -29,7 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import FrameType
 
+    from ling_runtime.executor.draft import DraftSettings
     from ling_runtime.executor.interface import Executor
+
+log = logging.getLogger(__name__)
 
 GRACE_S = 2
 """Time for open answers to be written after a signal; their requests have been aborted by then."""
@@ -44,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         config = parse(arguments)
         logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-        check_model(config)
+        config = check_model(config)
         tokenizer = load_tokenizer(config)
         with bind(config) as listener:
             return serve(config, load(config), tokenizer, listener)
@@ -53,15 +57,16 @@ def main(arguments: Sequence[str]) -> int:
         return 2
 
 
-def check_model(config: ServerConfig) -> None:
+def check_model(config: ServerConfig) -> ServerConfig:
     """ConfigError for a path without a checkpoint, before the seconds that torch's import takes."""
-    ModelConfig.from_pretrained(config.model_path)
+    return speculative_flags.fitted(config, ModelConfig.from_pretrained(config.model_path))
 
 
 def bind(config: ServerConfig) -> socket.socket:
     """A bound socket that does not listen yet; ConfigError when the address cannot be had."""
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # With the protocol spelled out: asyncio's own loop sets TCP_NODELAY nowhere else, and an answer would wait 40 ms.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((config.host, config.port))
@@ -81,6 +86,7 @@ def load(config: ServerConfig) -> Executor:
         torch.set_num_threads(config.num_threads)
     settings = ExecutorSettings(
         num_steps=config.speculative_num_steps or 0,
+        draft=draft_settings(config),
         max_requests=config.max_running_requests,
         context_length=config.context_length,
         chunk=config.chunked_prefill_size if config.chunked_prefill_size > 0 else WHOLE_PROMPT,
@@ -88,7 +94,30 @@ def load(config: ServerConfig) -> Executor:
         device=config.device,
         kernels=config.kernel,
     )
-    return load_executor(config.model_path, settings)
+    executor = load_executor(config.model_path, settings)
+    log.info("speculation: %s", speculative_flags.described(config))
+    return executor
+
+
+def draft_settings(config: ServerConfig) -> DraftSettings | None:
+    if config.speculative_draft_model_path is None:
+        return None
+    from ling_runtime.executor.draft import DraftSettings  # noqa: PLC0415 - it imports torch
+    from ling_runtime.speculation.dspark.schedule import ScheduleSettings  # noqa: PLC0415
+
+    return DraftSettings(
+        path=config.speculative_draft_model_path,
+        block_size=config.speculative_dspark_block_size,
+        acceptance=speculative_flags.acceptance(config),
+        greedy=config.speculative_dspark_greedy_draft,
+        schedule=ScheduleSettings(
+            mode=config.speculative_dspark_verify_mode,
+            scheduler=config.speculative_dspark_scheduler or "causal",
+            temperatures_path=config.speculative_dspark_confidence_sts_path,
+            cost_path=config.speculative_dspark_sps_table_path,
+            allow_fallback=config.speculative_dspark_allow_fallback,
+        ),
+    )
 
 
 def load_tokenizer(config: ServerConfig) -> Tokenizer:
@@ -141,7 +170,7 @@ class Server(uvicorn.Server):
         sys.stdout.flush()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        logging.getLogger(__name__).info("%s: ending", signal.Signals(sig).name)
+        log.info("%s: ending", signal.Signals(sig).name)
         self._engine.shut_down()
         super().handle_exit(sig, frame)
         self._captured_signals.clear()  # uvicorn would raise the signal again at the end and lose our exit code

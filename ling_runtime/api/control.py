@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
+from ling_runtime import speculative_flags
 from ling_runtime.api import prometheus
 from ling_runtime.api.exchange import updates
 from ling_runtime.refusal import Refusal
@@ -135,5 +136,6 @@ def _server_info(service: Service) -> dict[str, Any]:
         "startup_time": service.started,
         "internal_states": [state],
         "kernels": executor.kernel_report(),
+        "speculation": speculative_flags.section(service.config, executor.speculation_report()),
         "steps": window.steps_json(),
     }

@@ -117,5 +117,8 @@ class Executor(Protocol):
     def kernel_report(self) -> list[dict[str, Any]]:
         """Rows of `operator`, `variant`, `numerics` and `calls`, counted since the last reset."""
 
+    def speculation_report(self) -> dict[str, Any] | None:
+        """What verification did since the last reset; None without speculation."""
+
     def reset_counters(self) -> None:
         """Set the call counts to zero."""

@@ -6,24 +6,27 @@ the next step needs: the committed length and the bonus token, which is emitted 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ling_runtime.executor.interface import Occupancy, PrefillOutput, RowSampling, StepOutput
 from ling_runtime.memory.window import Window
-from ling_runtime.speculation.acceptance import correct_drafts
+from ling_runtime.speculation.counts import Counts
+from ling_runtime.speculation.interface import Proposal
 from ling_runtime.speculation.sampling import choose, token_logprob
+from ling_runtime.speculation.verification import RULES, verify
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
 
-    from ling_runtime.memory.caches import Caches
-    from ling_runtime.model.ling import Ling
-    from ling_runtime.speculation.nextn import NextnProposer
+    from ling_runtime.memory.caches import Caches, Pass
+    from ling_runtime.model.ling import Ling, TargetRows
+    from ling_runtime.speculation.interface import Proposer, Schedule
+    from ling_runtime.speculation.verification import Rule
 
 
 @dataclass
@@ -42,11 +45,22 @@ class StepExecutor:
     """Satisfies `interface.Executor`; `proposer` None means a window of one row."""
 
     def __init__(
-        self, model: Ling, caches: Caches, proposer: NextnProposer | None, *, max_context: int, chunk: int
+        self,
+        model: Ling,
+        caches: Caches,
+        proposer: Proposer | None,
+        *,
+        max_context: int,
+        chunk: int,
+        rule: Rule = RULES["classic"],
+        schedule: Schedule | None = None,
     ) -> None:
         self.max_context, self.vocab_size = max_context, model.config.vocab_size
         self.window = 1 + (proposer.steps if proposer else 0)
         self._model, self._caches, self._proposer, self._chunk = model, caches, proposer, chunk
+        self._rule, self._counts = rule, Counts(self.window - 1)
+        self.schedule = schedule
+        """None: every row is verified. May be replaced between two steps."""
         self._slots: dict[int, Slot] = {}
 
     def can_admit(self, prompt_tokens: int, max_new_tokens: int) -> bool:
@@ -71,7 +85,8 @@ class StepExecutor:
         start, prompt = request.length, request.prompt
         rows = min(self._chunk, len(prompt) - start)
         window = self._window_of([slot], rows)
-        hidden = self._forward(window, self._tensor(prompt[start : start + rows]))
+        pass_, target = self._forward(window, self._tensor(prompt[start : start + rows]))
+        hidden = target.hidden
         request.length += rows
         accepted = self._tensor([rows])
         self._caches.recurrent.commit(window, accepted)
@@ -85,36 +100,42 @@ class StepExecutor:
                 logprob = token_logprob(logits[0], token, request.logprobs)
         if self._proposer:
             following = [*prompt[start + 1 : start + rows + 1], *([] if token is None else [token])]
-            self._proposer.extend(window, self._tensor([following]), hidden, accepted)
+            self._proposer.extend(pass_, self._tensor([following]), target, accepted)
         return PrefillOutput(token is not None, token, logprob, scored)
 
     @torch.inference_mode()
     def decode(self, slots: Sequence[int]) -> dict[int, StepOutput]:
         requests = [self._slots[slot] for slot in slots]
         window = self._window_of(slots, self.window)
-        ids = self._tensor([[request.bonus] for request in requests])
-        drafts = self._proposer.propose(window) if self._proposer else ids[:, :0]
-        hidden = self._forward(window, torch.cat([ids, drafts], dim=1).flatten())
-        logits = self._model.logits(hidden[: window.real_rows])
-        sampling = [request.sampling for request in requests for _ in range(self.window)]
-        choices = choose(logits, sampling, window.positions.flatten() + 1).view(window.batch, -1)
-        accepted = correct_drafts(drafts, choices) + 1
-        self._caches.recurrent.commit(window, accepted)
+        sampling = [request.sampling for request in requests]
+        anchors = self._tensor([request.bonus for request in requests])
+        proposal = self._propose(window, anchors, sampling)
+        lengths = self._lengths(slots, proposal)
+        if self.schedule and self.schedule.packed and min(lengths) < self.window:
+            window = replace(window, counts=lengths)
+        ids = window.pack(torch.cat([anchors[:, None], proposal.drafts], dim=1))
+        pass_, target = self._forward(window, ids)
+        logits = window.spread(self._model.logits(target.hidden[: window.real_rows]))
+        verified = verify(logits, proposal, sampling, window.start_index, self._tensor(lengths), self._rule)
+        self._caches.recurrent.commit(window, verified.counts)
         if self._proposer:
-            self._proposer.extend(window, choices, hidden, accepted)
+            self._proposer.extend(pass_, verified.tokens, target, verified.counts)
         outputs = {}
-        counts, tokens = accepted.tolist(), choices.tolist()
+        counts, tokens = verified.counts.tolist(), verified.tokens.tolist()
+        self._counts.add(window.real_rows, lengths, counts)
         for i, (slot, request) in enumerate(zip(slots, requests, strict=True)):
             emitted = tokens[i][: counts[i]]
             request.length += counts[i]
             request.bonus = emitted[-1]
-            logprobs = self._logprobs(request, logits[i * self.window :], emitted)
+            logprobs = self._logprobs(request, logits[i], emitted)
             outputs[slot] = StepOutput(tuple(emitted), logprobs, counts[i] - 1, self.window - 1)
         return outputs
 
     def release(self, slot: int) -> None:
         del self._slots[slot]
         self._caches.release(slot)
+        if self.schedule:
+            self.schedule.forget(slot)
 
     def occupancy(self) -> Occupancy:
         latent, free = self._caches.latent, self._caches.free_slots
@@ -123,11 +144,29 @@ class StepExecutor:
     def kernel_report(self) -> list[dict[str, Any]]:
         return self._model.kernels.report()
 
+    def speculation_report(self) -> dict[str, Any] | None:
+        if self._proposer is None:
+            return None
+        return self._counts.report() | (dict(self.schedule.about) if self.schedule else {})
+
     def reset_counters(self) -> None:
         self._model.kernels.reset()
+        self._counts = Counts(self.window - 1)
 
-    def _forward(self, window: Window, ids: Tensor) -> Tensor:
-        return self._model(ids, self._caches.begin(window))
+    def _propose(self, window: Window, anchors: Tensor, sampling: list[RowSampling]) -> Proposal:
+        if self._proposer is None:
+            return Proposal(drafts=anchors[:, None][:, :0])
+        return self._proposer.propose(window, anchors, sampling)
+
+    def _lengths(self, slots: Sequence[int], proposal: Proposal) -> tuple[int, ...]:
+        if self.schedule is None:
+            return (self.window,) * len(slots)
+        assert proposal.confidence is not None, "a schedule comes with a confidence head"
+        return self.schedule.lengths(slots, proposal.confidence)
+
+    def _forward(self, window: Window, ids: Tensor) -> tuple[Pass, TargetRows]:
+        pass_ = self._caches.begin(window)
+        return pass_, self._model.rows(ids, pass_, self._proposer.capture if self._proposer else ())
 
     def _window_of(self, slots: Sequence[int], rows: int) -> Window:
         starts = tuple(self._slots[slot].length for slot in slots)
@@ -152,5 +191,5 @@ class StepExecutor:
         following = request.prompt[start + first + 1 : start + last + 1]
         return tuple(token_logprob(logits[i], token, request.logprobs or 0) for i, token in enumerate(following))
 
-    def _tensor(self, values: list[int] | list[list[int]]) -> Tensor:
+    def _tensor(self, values: Sequence[int] | Sequence[list[int]]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self._model.device)

@@ -49,6 +49,10 @@ class LatentPool:
     def release(self, slot: int) -> None:
         self._free.extend(reversed(self._tables.pop(slot)))
 
+    def table(self, slot: int) -> list[int]:
+        """The slot's pages in the order of its positions."""
+        return self._tables[slot]
+
     def view(self, layer: int, window: Window, places: Places) -> LatentView:
         return LatentView(self.rows[layer], window, places)
 
@@ -67,21 +71,18 @@ class Places:
 
     @cached_property
     def written(self) -> Tensor:
-        """[B * T] flat cache rows of the new tokens."""
+        """[n] flat cache rows of the new tokens."""
         positions = self.window.positions
-        pages = torch.stack([t[p // PAGE] for t, p in zip(self.tables, positions, strict=True)])
-        return (pages * PAGE + positions % PAGE).flatten()
-
-    @cached_property
-    def flat_positions(self) -> Tensor:
-        return self.window.positions.flatten()
+        of_requests = [positions[first:end] for first, end in self.window.spans]
+        pages = torch.cat([t[p // PAGE] for t, p in zip(self.tables, of_requests, strict=True)])
+        return pages * PAGE + positions % PAGE
 
     @cached_property
     def visible(self) -> list[Tensor]:
         """Per request, the pages up to its last new row."""
         return [
-            table[: pages_for(start + self.window.rows)]
-            for table, start in zip(self.tables, self.window.starts, strict=True)
+            table[: pages_for(start + end - first)]
+            for table, start, (first, end) in zip(self.tables, self.window.starts, self.window.spans, strict=True)
         ]
 
 
@@ -95,17 +96,13 @@ class LatentView:
 
     @property
     def positions(self) -> Tensor:
-        """[B * T] absolute positions of the new rows."""
-        return self.places.flat_positions
+        """[n] absolute positions of the new rows."""
+        return self.window.positions
 
     def write(self, rows: Tensor) -> None:
-        """Store the first B * T of `rows` [R, width] at their positions."""
+        """Store the window's rows [>= n, width] at their positions."""
         self.rows.flatten(0, 1)[self.places.written] = rows[: self.window.real_rows]
 
     def read(self, request: int) -> Tensor:
         """[n, PAGE, width] pages of the request's context and new rows."""
         return self.rows.index_select(0, self.places.visible[request])
-
-    def limits(self, request: int) -> Tensor:
-        """[T] last position each new row may see: its own."""
-        return self.window.positions[request]

@@ -6,9 +6,10 @@ residual add before them, so the loop carries (normed rows, residual) from layer
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+from torch import Tensor
 
 from ling_runtime.model.attention import KdaAttention, MlaAttention
 from ling_runtime.model.mlp import DenseMlp, MoeMlp
@@ -17,13 +18,20 @@ from ling_runtime.ops.linear import pad_rows
 from ling_runtime.ops.rope import rope_table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from torch import Tensor
+    from collections.abc import Mapping, Sequence
 
     from ling_runtime.config import ModelConfig
     from ling_runtime.memory.caches import Pass
     from ling_runtime.ops.registry import Kernels
+
+
+class TargetRows(NamedTuple):
+    """What one pass leaves of its rows, R of them in whole tiles."""
+
+    hidden: Tensor
+    """[R, D] after the final norm."""
+    captured: tuple[Tensor, ...]
+    """[R, D] of the residual stream, after each layer asked for."""
 
 
 class Block:
@@ -88,11 +96,18 @@ class Ling:
 
     def __call__(self, ids: Tensor, pass_: Pass) -> Tensor:
         """Run the window's ids [B * T]; returns hidden [R, D] after the final norm and leaves the state staged."""
+        return self.rows(ids, pass_).hidden
+
+    def rows(self, ids: Tensor, pass_: Pass, capture: Sequence[int] = ()) -> TargetRows:
+        """As a call, with the residual stream after each layer of `capture`, ascending."""
         residual = self.embed(ids)
         normed = self.kernels["rms_norm"](residual, self._first_norm, self.config.rms_norm_eps)
-        for block, next_norm in zip(self._blocks, self._next_norms, strict=True):
+        captured = []
+        for layer, (block, next_norm) in enumerate(zip(self._blocks, self._next_norms, strict=True)):
             normed, residual = block(normed, residual, next_norm, pass_)
-        return normed  # type: ignore[no-any-return]
+            if layer in capture:
+                captured.append(residual)
+        return TargetRows(normed, tuple(captured))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [n, D] -> wide logits [n, V]; pads to tiles itself."""

@@ -25,7 +25,7 @@ class DenseMlp:
         self._gate_up = weights.stack("gate_proj", "up_proj")
         self._down = weights("down_proj.weight")
 
-    def __call__(self, x: Tensor, pass_: Pass) -> Tensor:  # noqa: ARG002 - same call as MoeMlp
+    def __call__(self, x: Tensor, pass_: Pass | None = None) -> Tensor:  # noqa: ARG002 - same call as MoeMlp
         return self._linear(swiglu(self._linear(x, self._gate_up), self._limit), self._down)  # type: ignore[no-any-return]
 
 

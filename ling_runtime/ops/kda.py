@@ -62,7 +62,7 @@ def kda_window(projected: Tensor, window: Window, weights: KdaWeights, state: Kd
     """projected [R, 5 H d + H] holding q|k|v|f|gate|beta -> (o [R, H d] gated and normed, staging)."""
     heads, width = state.state.shape[1:3]
     size = heads * width
-    rows = projected[: window.real_rows].view(window.batch, window.rows, -1)
+    rows = window.spread(projected)
     raw, gates = rows.split_with_sizes([3 * size, 2 * size + heads], dim=-1)
     conv = torch.cat([state.conv, raw], dim=1)
     mixed = widen(short_conv(conv, weights.conv).to(projected.dtype)).view(*rows.shape[:2], 3, heads, width)
@@ -72,7 +72,7 @@ def kda_window(projected: Tensor, window: Window, weights: KdaWeights, state: Kd
     grid = window.to_grid(state.ring, packed)
     out, states = chunked(grid, state.state, bound=weights.lower_bound, closed=window.closed_chunks)
     o = window.from_grid(out)
-    normed = normalise(o, weights.o_norm, weights.eps).mul_(gate.reshape(o.shape)).to(projected.dtype)
+    normed = normalise(o, weights.o_norm, weights.eps).mul_(window.pack(gate).view(o.shape)).to(projected.dtype)
     return pad_rows(normed.view(-1, size)), KdaStaged(conv, grid, states)
 
 

@@ -60,17 +60,17 @@ def mla_window(projected: Tensor, cache: LatentView, weights: MlaWeights) -> Ten
 
 def attend(query: Tensor, cache: LatentView, rank: int) -> Tensor:
     """Scaled query [R, H, r + p] against each request's pages -> latent sums [R, H, r]; causal by position."""
-    rows, heads = cache.window.rows, query.shape[1]
+    heads = query.shape[1]
     outputs = []
-    for request, start in enumerate(cache.window.starts):
+    for request, (start, (first, end)) in enumerate(zip(cache.window.starts, cache.window.spans, strict=True)):
         pages = cache.read(request)
-        flat = pad_rows(query[request * rows : (request + 1) * rows].flatten(0, 1))
-        limit = pad_rows(cache.limits(request).repeat_interleave(heads)).view(-1, TILE)
+        flat = pad_rows(query[first:end].flatten(0, 1))
+        limit = pad_rows(cache.positions[first:end].repeat_interleave(heads)).view(-1, TILE)
         tiles = [
             attend_tile(tile, pages, last, start // pages.shape[1], rank)
             for tile, last in zip(flat.view(-1, TILE, flat.shape[-1]), limit, strict=True)
         ]
-        outputs.append(torch.cat(tiles)[: rows * heads].view(rows, heads, rank))
+        outputs.append(torch.cat(tiles)[: (end - first) * heads].view(end - first, heads, rank))
     return pad_rows(torch.cat(outputs))
 
 

@@ -67,6 +67,11 @@ class Kernels:
     def __getitem__(self, operator: str) -> Callable[..., Any]:
         return self._counted[operator]
 
+    def use(self, one: Variant) -> None:
+        """Take a variant from outside the registry: one for training, which no server may be asked to run."""
+        self._chosen[one.operator] = one
+        self._counted[one.operator] = self._counting(one.operator)
+
     def report(self) -> list[dict[str, object]]:
         """Rows of `server_info.kernels`: operator, variant, numerics, calls since the last reset."""
         return [

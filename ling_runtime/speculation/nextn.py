@@ -13,12 +13,16 @@ import torch
 
 from ling_runtime.memory.window import Window
 from ling_runtime.speculation.acceptance import last_accepted
+from ling_runtime.speculation.interface import Proposal
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
-    from ling_runtime.memory.caches import Caches
-    from ling_runtime.model.ling import Ling
+    from ling_runtime.executor.interface import RowSampling
+    from ling_runtime.memory.caches import Caches, Pass
+    from ling_runtime.model.ling import Ling, TargetRows
     from ling_runtime.model.nextn import Nextn
 
 
@@ -27,12 +31,13 @@ class NextnProposer:
 
     def __init__(self, target: Ling, draft: Nextn, caches: Caches, *, steps: int, slots: int) -> None:
         self.steps = steps
+        self.capture: tuple[int, ...] = ()
         self._target, self._draft, self._caches = target, draft, caches
         self._seed = torch.zeros(slots, dtype=torch.int64, device=target.device)
         self._hidden = torch.zeros(slots, target.config.hidden_size, dtype=target.dtype, device=target.device)
 
-    def propose(self, window: Window) -> Tensor:
-        """Drafts [B, S] for the positions after the bonus token of each request in the verify `window`."""
+    def propose(self, window: Window, anchors: Tensor, sampling: Sequence[RowSampling]) -> Proposal:  # noqa: ARG002
+        """Deterministic drafts; the anchors are already part of the seeds."""
         token, hidden = self._seed[window.slot_index], self._hidden[window.slot_index]
         drafts = [token]
         for step in range(self.steps - 1):
@@ -41,15 +46,12 @@ class NextnProposer:
             hidden = self._draft(token, hidden, self._caches.begin(row))
             token = self._target.logits(hidden[: row.batch]).argmax(dim=-1)
             drafts.append(token)
-        return torch.stack(drafts, dim=1)
+        return Proposal(drafts=torch.stack(drafts, dim=1))
 
-    def extend(self, window: Window, following: Tensor, hidden: Tensor, accepted: Tensor) -> None:
-        """Rewrite the draft cache over `window` from the target's rows and keep the next seed.
-
-        `following` [B, T] holds the token after each row, `hidden` [>= B * T, D] the target's rows, of which the first
-        `accepted` [B] count; rows past them leave garbage that the next window overwrites.
-        """
-        rows = self._draft(following.flatten(), hidden, self._caches.begin(window))
-        last = last_accepted(rows[: window.real_rows].view(window.batch, window.rows, -1), accepted)
+    def extend(self, pass_: Pass, following: Tensor, rows: TargetRows, accepted: Tensor) -> None:
+        """Rewrite the draft cache over the window from the target's rows and keep the next seed."""
+        window = pass_.window
+        drafted = self._draft(following.flatten(), rows.hidden, pass_)
+        last = last_accepted(window.spread(drafted), accepted)
         self._hidden[window.slot_index] = last
         self._seed[window.slot_index] = self._target.logits(last).argmax(dim=-1)

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ling_runtime.training.pretrain import Trainer
+    from torch import Tensor
+
+
+class Trainer(Protocol):
+    """What of a run is worth keeping."""
+
+    params: dict[str, Tensor]
+    optimizers: list[torch.optim.Optimizer]
+    lr: Tensor
+    """Held by every optimizer, so that a captured step follows its schedule."""
+    step: int
 
 
 def store(trainer: Trainer, path: Path) -> None:

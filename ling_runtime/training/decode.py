@@ -1,6 +1,6 @@
 """Token-by-token generation for training's own use: all prompts in lockstep, with the recurrence written out.
 
-Every row starts at position 0 and reads its prompt one token at a time before it goes on greedily, so prompts of
+Every row starts at position 0 and reads its prompt one token at a time before it goes on by itself, so prompts of
 different lengths need no padding logic. It is also the step-by-step form that the chunk form is tested against.
 """
 
@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ling_runtime.training.choice import Choice, Sampling
 from ling_runtime.training.dense import PLAIN, embed, feed_forward, logits
 from ling_runtime.training.kda import KdaInputs, recurrent_step
 from ling_runtime.training.layers import Params, kda_output, kda_project, mla_output, mla_project, rms, under, wide
@@ -78,9 +79,18 @@ class Decoder:
         )
 
 
-@torch.inference_mode()
 def generate_greedily(params: Params, config: ModelConfig, prompts: Sequence[Sequence[int]], length: int) -> Tensor:
     """Continue every prompt greedily to `length` tokens in all; gives ids [B, length] on the parameters' device."""
+    device = params["lm_head.weight"].device
+    rows = [Sampling()] * len(prompts)
+    return generate(params, config, prompts, length, Choice.of(rows, [0] * len(prompts), device))
+
+
+@torch.inference_mode()
+def generate(
+    params: Params, config: ModelConfig, prompts: Sequence[Sequence[int]], length: int, choice: Choice
+) -> Tensor:
+    """Continue every prompt to `length` tokens in all, as `choice` says; gives ids [B, length]."""
     device = params["lm_head.weight"].device
     ids = torch.zeros(len(prompts), length, dtype=torch.long)
     for row, prompt in zip(ids, prompts, strict=True):
@@ -90,9 +100,9 @@ def generate_greedily(params: Params, config: ModelConfig, prompts: Sequence[Seq
 
     def advance(ids: Tensor) -> Tensor:
         here = decoder.position.clone()
-        best = logits(params, decoder.step(ids.index_select(1, here)[:, 0])).argmax(-1, keepdim=True)
+        chosen = choice(logits(params, decoder.step(ids.index_select(1, here)[:, 0])), here + 1)
         following = ids.index_select(1, here + 1)
-        return ids.index_copy_(1, here + 1, torch.where(given > here + 1, following, best))
+        return ids.index_copy_(1, here + 1, torch.where(given > here + 1, following, chosen))
 
     replay, ids = Replay(advance), ids.to(device)
     for _ in range(length - 1):

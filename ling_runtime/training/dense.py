@@ -17,7 +17,7 @@ from torch import Tensor
 from ling_runtime.training.layers import Params, kda, mla, mlp, moe, rms, under, wide
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ling_runtime.config import ModelConfig
 
@@ -77,16 +77,21 @@ class Trunk(NamedTuple):
     """After the final norm, [B, T, D]: the head's input and the draft layer's."""
     loads: dict[int, Tensor]
     """Expert loads by layer."""
+    captured: list[Tensor]
+    """The residual stream after each layer asked for, in order."""
 
 
 def embed(params: Params, ids: Tensor) -> Tensor:
     return F.embedding(ids, params["model.word_embeddings.weight"])
 
 
-def forward(params: Params, config: ModelConfig, ids: Tensor, blocks: Blocks = PLAIN) -> Trunk:
+def forward(
+    params: Params, config: ModelConfig, ids: Tensor, blocks: Blocks = PLAIN, capture: Sequence[int] = ()
+) -> Trunk:
     x = embed(params, ids)
     positions = torch.arange(ids.shape[1], device=ids.device)
     loads: dict[int, Tensor] = {}
+    captured = []
     for layer in range(config.num_hidden_layers):
         p = under(params, f"model.layers.{layer}.")
         norm, attention = p["input_layernorm.weight"], under(p, "attention.")
@@ -97,7 +102,9 @@ def forward(params: Params, config: ModelConfig, ids: Tensor, blocks: Blocks = P
         x, load = feed_forward(x, p, config, layer, blocks)
         if load is not None:
             loads[layer] = load
-    return Trunk(rms(x, params["model.norm.weight"], config.rms_norm_eps), loads)
+        if layer in capture:
+            captured.append(x)
+    return Trunk(rms(x, params["model.norm.weight"], config.rms_norm_eps), loads, captured)
 
 
 def logits(params: Params, hidden: Tensor) -> Tensor:

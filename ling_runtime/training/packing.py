@@ -40,7 +40,7 @@ class Packing:
         """Batch `index`, [rows, length]; every row starts at a problem's start."""
         tokenizer = _tokenizer(str(self.tokenizer_file))
         rng = random.Random(f"pack {self.seed} {self.length} {index}")
-        return np.array([_row(rng, tokenizer, self.length) for _ in range(self.rows)], dtype=np.uint16)
+        return np.array([packed_row(rng, tokenizer, self.length) for _ in range(self.rows)], dtype=np.uint16)
 
 
 _cache: dict[str, Tokenizer] = {}
@@ -52,7 +52,8 @@ def _tokenizer(file: str) -> Tokenizer:
     return _cache[file]
 
 
-def _row(rng: random.Random, tokenizer: Tokenizer, length: int) -> list[int]:
+def packed_row(rng: random.Random, tokenizer: Tokenizer, length: int) -> list[int]:
+    """`length` tokens of problems, one after the other, all told as chats or none."""
     write = chat if rng.random() < CHAT_SHARE else plain
     ids: list[int] = []
     while len(ids) < length:

@@ -21,7 +21,7 @@ from experiments.spec import (
 )
 from experiments.store import create
 from tests.experiments.driver import Run, fake_command, small, start
-from tests.fakes.checkpoint import write_checkpoint
+from tests.fakes.checkpoint import write_checkpoint, write_draft
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,6 +31,12 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_checkpoint(tmp_path_factory.mktemp("checkpoint"))
+
+
+@pytest.fixture(scope="session")
+def draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Trained for blocks of 8, for the checkpoint."""
+    return write_draft(tmp_path_factory.mktemp("draft"))
 
 
 @pytest.fixture

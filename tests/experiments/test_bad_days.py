@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+from experiments import limits
 from experiments.errors import MEANING
-from experiments.limits import KEYS
 from tests.experiments.driver import FAKE_ENGINE, Run, begin, fake_command, finish, small, start, wait_for_stage
 from tests.experiments.processes import MARK, marked
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.process
 
+KEYS = {phase: key for phase, key in limits.KEYS.items() if not key.startswith("calibration.")}
 NUMBER = {"launch": 1, "warm-up": 2, "bench": 3, "task": 5, "gates": 8}
 """The first generation of each phase: one for readiness, one prompt to warm up, two measured, three questions."""
 

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from experiments.plan import Inputs, expand, identity
-from experiments.spec import CellSpec, ModelSpec, SpeculationSpec
+from experiments.spec import CellSpec, ModelSpec, SpeculationSpec, VerifyMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 NONE = SpeculationSpec()
-INPUTS = Inputs(commit="c", harness="h", dataset="d", task_data=None, model="m", hardware="w")
+INPUTS = Inputs(
+    commit="c", harness="h", dataset="d", task_data=None, model="m", draft=None, sts=None, cost_table=None, hardware="w"
+)
 
 
 def nextn(steps: int) -> SpeculationSpec:
@@ -41,15 +43,35 @@ def test_speculation_names_its_cells(cell: CellSpec) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("speculation", "name"),
-    [
-        (SpeculationSpec(algorithm="dspark", block_size=8), "dspark-8"),
-        (SpeculationSpec(algorithm="dspark", block_size=16, verify_mode="compact"), "dspark-16-compact"),
-    ],
-)
-def test_dspark_names(cell: CellSpec, speculation: SpeculationSpec, name: str) -> None:
-    assert expand([replace(cell, speculation=speculation)])[0].name == name
+def block(size: int, mode: VerifyMode = "static", **keys: Any) -> SpeculationSpec:
+    return SpeculationSpec(algorithm="dspark", block_size=size, verify_mode=mode, draft_path=f"/drafts/{size}", **keys)
+
+
+def names(cell: CellSpec, *speculations: SpeculationSpec) -> list[str]:
+    return [one.name for one in expand([replace(cell, speculation=speculation) for speculation in speculations])]
+
+
+def test_blocks_are_named_by_size_and_by_the_mode_that_is_not_the_default(cell: CellSpec) -> None:
+    cells = NONE, nextn(3), block(8), block(16), block(16, "compact"), block(8, "cap-accept")
+    assert names(cell, *cells) == [
+        "none",
+        "nextn-3-4",
+        "dspark-8",
+        "dspark-16",
+        "dspark-16-compact",
+        "dspark-8-cap-accept",
+    ]
+
+
+def test_other_keys_of_speculation_are_named_where_cells_of_one_label_differ_in_them(cell: CellSpec) -> None:
+    cells = block(8), block(8, acceptance="block"), block(16), block(16, "compact", scheduler="global"), NONE
+    assert names(cell, *cells) == [
+        "dspark-8_acceptance=None",
+        "dspark-8_acceptance=block",
+        "dspark-16",
+        "dspark-16-compact",
+        "none",
+    ]
 
 
 def test_every_other_axis_appears_in_the_name_and_is_fit_for_a_directory(cell: CellSpec) -> None:
@@ -70,9 +92,14 @@ def test_a_declaration_is_no_axis(cell: CellSpec) -> None:
 def test_identity_ignores_where_things_lie(cell: CellSpec) -> None:
     moved = replace(cell, model=replace(cell.model, path="/elsewhere"))
     assert identity(cell, INPUTS) == identity(moved, INPUTS)
+    drafted = replace(cell, speculation=block(8, "compact", sts_path="/a/sts.json"))
+    moved = replace(drafted, speculation=replace(drafted.speculation, draft_path="/b", sts_path="/b/sts.json"))
+    assert identity(drafted, INPUTS) == identity(moved, INPUTS)
 
 
-@pytest.mark.parametrize("changed", ["commit", "harness", "dataset", "task_data", "model", "hardware"])
+@pytest.mark.parametrize(
+    "changed", ["commit", "harness", "dataset", "task_data", "model", "draft", "sts", "cost_table", "hardware"]
+)
 def test_identity_follows_every_input(cell: CellSpec, changed: str) -> None:
     different: dict[str, Any] = {changed: "other"}
     assert identity(cell, INPUTS) != identity(cell, replace(INPUTS, **different))

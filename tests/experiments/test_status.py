@@ -79,6 +79,7 @@ def test_every_cell_s_last_attempt_with_class_phase_and_log(output: Path, capsys
     assert (cells["dspark"]["class"], cells["dspark"]["phase"]) == ("inactive", None)
     assert (cells["killed"]["class"], cells["killed"]["log"]) == ("unfinished", None)
     assert cells["at-the-very-start"]["class"] == "unfinished"
+    assert "the disk took none" in cells["at-the-very-start"]["reason"]
     assert (cells["broken"]["class"], "record.json" in cells["broken"]["reason"]) == ("unreadable", True)
 
 
@@ -91,6 +92,25 @@ def test_text_is_the_same_every_time_and_says_why(output: Path, capsys: pytest.C
     assert str(output / "s/nextn-3-4/attempt-10/server.log") in text
     assert text.splitlines()[-1] == "8 cells: 6 invalid, 2 valid"
     assert [line for line in text.splitlines() if not line.startswith(" ")][:-1] == ["s", "t"]
+
+
+def test_a_calibration_is_said_without_a_verdict_and_fails_with_its_own_log(
+    write: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = {
+        "status": "valid",
+        "verdict": None,
+        "rule": "calibrated",
+        "reason": "artifacts are written",
+        "failure": None,
+    }
+    write("dspark-8", 1, done, "collect.log", "fit.log")
+    failure = TIMEOUT | {"phase": "fit", "message": "fit did not end within 1 s"}
+    failed = write("dspark-16", 1, FAILED | {"failure": failure}, "collect.log", "fit.log")
+    assert main([str(tmp_path / "out")]) == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert "dspark-8   valid     artifacts are written" in lines
+    assert str(failed / "fit.log") in lines
 
 
 def test_times_tell_the_orchestrator_s_share(

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 if TYPE_CHECKING:
     from pathlib import Path
 
+NO_TENSORS = (2).to_bytes(8, "little") + b"{}"
 CONFIG = {
     "architectures": ["BailingMoeV3ForCausalLM"],
     "model_type": "bailing_hybrid",
@@ -47,10 +48,37 @@ CONFIG = {
 }
 
 
+DRAFT_CONFIG = {
+    "architectures": ["LingDSparkModel"],
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "head_dim": 16,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0,
+    "vocab_size": 256,
+    "max_position_embeddings": 8192,
+    "block_size": 8,
+    "mask_token_id": 255,
+    "target_layer_ids": [1, 4],
+    "markov_rank": 8,
+}
+
+
+def write_draft(directory: Path, **changes: object) -> Path:
+    """A draft of the same kind for the checkpoint below; `changes` go to its configuration."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "config.json").write_text(json.dumps(DRAFT_CONFIG | changes))
+    (directory / "model.safetensors").write_bytes(NO_TENSORS)
+    return directory
+
+
 def write_checkpoint(directory: Path) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.json").write_text(json.dumps(CONFIG))
-    (directory / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    (directory / "model.safetensors").write_bytes(NO_TENSORS)
     (directory / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
     tokenizer = Tokenizer(models.BPE(vocab=_byte_vocabulary(), merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)

@@ -20,7 +20,7 @@ from ling_runtime.model.ling import Ling
 from ling_runtime.ops.moe import combine
 from ling_runtime.ops.registry import Kernels, variant
 from ling_runtime.request import Stop
-from ling_runtime.speculation import sampling
+from ling_runtime.speculation import sampling, verification
 from ling_runtime.speculation.nextn import NextnProposer
 
 if TYPE_CHECKING:
@@ -107,16 +107,16 @@ def always_accepted(_: float) -> None:
         choices[:, :steps] = drafts
         return torch.full((drafts.shape[0],), steps)
 
-    step.correct_drafts = planted
+    verification.correct_drafts = planted
 
 
 def verified_for_logprobs(_: float) -> None:
     """Drafts are verified only while somebody asks for logprobs."""
-    decode, correct_drafts = step.StepExecutor.decode, step.correct_drafts
+    decode, correct_drafts = step.StepExecutor.decode, verification.correct_drafts
 
     def planted(self: step.StepExecutor, slots: Any) -> Any:
         asked = any(self._slots[slot].logprobs is not None for slot in slots)
-        step.correct_drafts = correct_drafts
+        verification.correct_drafts = correct_drafts
         if not asked:
             always_accepted(0)
         return decode(self, slots)
@@ -128,12 +128,12 @@ def stale_extend(_: float) -> None:
     """After verification the draft layer keeps the cache rows that it made from its own guesses."""
     extend = NextnProposer.extend
 
-    def planted(self: NextnProposer, window: Any, following: Tensor, hidden: Tensor, accepted: Tensor) -> None:
+    def planted(self: NextnProposer, pass_: Any, following: Tensor, target: Any, accepted: Tensor) -> None:
         rows = self._caches.latent.rows[-1].flatten(0, 1)
-        written = self._caches.latent.places(window).written
+        written = pass_.places.written
         kept = rows[written]
-        extend(self, window, following, hidden, accepted)
-        if window.rows == self.steps + 1:  # not a chunk of a prompt
+        extend(self, pass_, following, target, accepted)
+        if pass_.window.rows == self.steps + 1:  # not a chunk of a prompt
             rows[written] = kept
 
     NextnProposer.extend = planted
@@ -164,7 +164,7 @@ def leaked_seed(_: float) -> None:
         leaked.extend(one for one in requests if one.temperature > 0)
         return choose(logits, [*leaked[-1:]] * len(requests) or requests, positions)
 
-    step.choose = planted
+    step.choose = verification.choose = planted
 
 
 def swapped_tokens(position: float) -> None:

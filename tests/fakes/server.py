@@ -37,6 +37,9 @@ FAULTS = {
     "impossible_counts": "one verify step, whatever was accepted",
     "other_name": "serves under another model name",
     "speculation_ignored": "runs without the speculation asked for",
+    "mode_ignored": "verifies every row whatever mode was asked for",
+    "artifacts_ignored": "runs without the artifacts that it was given",
+    "uncounted": "counts no verified row",
     "kernel_ignored": "kernel variants asked for have zero calls",
     "other_tokens": "other tokens from position 40 on",
     "pollute": "other tokens once a sampled request has run, until a flush",
@@ -62,8 +65,10 @@ class Engine:
 
     @property
     def window(self) -> int:
-        asked = self.options.speculative_algorithm is not None and not self.has("speculation_ignored")
-        return self.options.speculative_num_draft_tokens if asked else 1
+        options = self.options
+        if options.speculative_algorithm is None or self.has("speculation_ignored"):
+            return 1
+        return options.speculative_num_draft_tokens or options.speculative_dspark_block_size + 1
 
     def has(self, fault: str) -> bool:
         begun = fault not in IN_ANSWERS or self.generations >= self.options.fault_from
@@ -87,6 +92,26 @@ class Engine:
                 for op, variant in kernels.items()
             ],
             "steps": {"count": self.steps, "total_s": seconds, "bucket_edges_ms": [1.0], "buckets": [self.steps, 0]},
+            "speculation": self.speculation() if options["speculative_algorithm"] == "DSPARK" else None,
+        }
+
+    def speculation(self) -> dict[str, Any]:
+        options, known = self.options, not self.has("artifacts_ignored")
+        mode = "static" if self.has("mode_ignored") else options.speculative_dspark_verify_mode
+        return {
+            "algorithm": "DSPARK",
+            "gamma": self.window - 1,
+            "window": self.window,
+            "verify_mode": mode,
+            "scheduler": None if mode == "static" else options.speculative_dspark_scheduler,
+            "acceptance": "block" if options.speculative_use_block_verification else "classic",
+            "draft_path": options.speculative_draft_model_path,
+            "sts": {"given": True} if known and options.speculative_dspark_confidence_sts_path else None,
+            "cost_table": {"given": True} if known and options.speculative_dspark_sps_table_path else None,
+            "verified_rows": 0 if self.has("uncounted") else self.verifies * self.window,
+            "committed_tokens": self.accepted,
+            "verify_requests": self.verifies,
+            "accept_by_position": [1.0 / (k + 1) for k in range(1, self.window)],
         }
 
     def answer(self, body: dict[str, Any]) -> list[dict[str, Any]]:
@@ -265,6 +290,15 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--speculative-num-steps", type=int)
     parser.add_argument("--speculative-eagle-topk", type=int)
     parser.add_argument("--speculative-num-draft-tokens", type=int)
+    parser.add_argument("--speculative-draft-model-path")
+    parser.add_argument("--speculative-use-block-verification", action="store_true")
+    parser.add_argument("--speculative-dspark-block-size", type=int)
+    parser.add_argument("--speculative-dspark-verify-mode", default="static")
+    parser.add_argument("--speculative-dspark-scheduler", default="causal")
+    parser.add_argument("--speculative-dspark-confidence-sts-path")
+    parser.add_argument("--speculative-dspark-sps-table-path")
+    parser.add_argument("--speculative-dspark-greedy-draft", action="store_true")
+    parser.add_argument("--speculative-dspark-allow-fallback", action="store_true")
     parser.add_argument("--max-running-requests", type=int, default=8)
     parser.add_argument("--context-length", type=int)
     parser.add_argument("--random-seed", type=int)

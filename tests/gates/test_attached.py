@@ -43,6 +43,23 @@ def test_sglang_s_two_names_of_nextn_are_one(algorithm):
     assert described(Server(), cell(), "sglang").speculation == SpeculationSpec()
 
 
+def test_a_block_is_what_our_server_says_of_it_and_of_sglang_s_only_the_window_is_known():
+    section = {"window": 9, "verify_mode": "compact", "acceptance": "block", "scheduler": "global"}
+    ours = Server(speculative_algorithm="DSPARK", speculative_draft_model_path="d", speculation=section)
+    assert described(ours, cell(), "ling").speculation == SpeculationSpec(
+        algorithm="dspark",
+        block_size=8,
+        draft_path="d",
+        verify_mode="compact",
+        acceptance="block",
+        scheduler="global",
+    )
+    theirs = Server(speculative_algorithm="DSPARK", speculative_num_draft_tokens=17)
+    assert described(theirs, cell(), "sglang").speculation == SpeculationSpec(algorithm="dspark", block_size=16)
+    with pytest.raises(ProtocolError, match="DSPARK without speculative_num_draft_tokens"):
+        described(Server(speculative_algorithm="DSPARK"), cell(), "attach")
+
+
 def test_speculation_that_the_gates_do_not_know_is_an_error():
     with pytest.raises(ProtocolError, match="speculative_algorithm=STANDALONE"):
         described(speculating("STANDALONE"), cell(), "attach")

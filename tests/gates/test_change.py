@@ -57,6 +57,16 @@ def test_the_strongest_part_decides_and_all_are_named():
     )
 
 
+def test_each_part_of_a_block_s_verification_is_speculation_and_named():
+    compact = replace(DSPARK_8, verify_mode="compact", acceptance="classic", scheduler="causal", sts_path="a.json")
+    change = classify(cell(speculation=compact), cell(speculation=replace(compact, scheduler="global")), VARIANTS)
+    assert change.class_ == "speculation"
+    before, after = (f"dspark-8-compact acceptance=classic scheduler={s} sts_path=a.json" for s in ("causal", "global"))
+    assert change.parts == (f"speculation: {before} -> {after}",)
+    other = replace(compact, draft_path="d")
+    assert classify(cell(speculation=compact), cell(speculation=other), VARIANTS).class_ == "speculation"
+
+
 def test_going_back_from_a_rounding_variant_rounds_too():
     assert classify(cell(kernels={"router": "bf16"}), cell(), VARIANTS).class_ == "rounding"
 

@@ -152,6 +152,27 @@ def test_a_wrong_override_is_a_configuration_error(override, words, capsys):
     assert words in last_line(capsys)["reason"]
 
 
+@pytest.mark.parametrize(("out", "words"), [("/proc/x/golden.json", "no record can be written"), (".", "a directory")])
+def test_a_place_that_takes_no_record_is_found_before_anything_is_asked(serve, out, words, capsys):
+    assert main(["record", "--url", serve("--fault", "errors"), "--out", out, *SMALL]) == 2
+    assert words in last_line(capsys)["reason"]
+
+
+def test_overrides_may_stand_on_both_sides_of_an_option(record, serve, capsys):
+    assert main(["check", "gate.pollution_requests=2", "--url", serve(), record]) == 0
+    with pytest.raises(SystemExit, match="2"):
+        main(["check", "--urll", "http://127.0.0.1:1", record])
+    with pytest.raises(SystemExit, match="2"):
+        main(["check", "--url", "127.0.0.1:1", record])
+    assert "does not begin with http" in capsys.readouterr().err
+
+
+def test_a_fault_of_the_program_does_not_end_with_the_code_of_a_reject(record, serve, monkeypatch, capsys):
+    monkeypatch.setattr("gates.__main__.against", lambda *_, **__: 1 / 0)
+    assert main(["check", record, "--url", serve()]) == 3
+    assert "a fault of this program: ZeroDivisionError" in last_line(capsys)["reason"]
+
+
 def test_a_server_is_launched_for_a_spec_and_for_nothing_else(checkpoint, tmp_path, capsys):
     def fake(*fault: str) -> str:
         return f"engine.command=[{','.join([sys.executable, str(SERVER), *fault])}]"

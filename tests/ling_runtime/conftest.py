@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 import torch
 
 from ling_runtime.config import ModelConfig
+from ling_runtime.draft_config import DraftConfig
+from ling_runtime.draft_weights import initialise_draft, save_draft
 from ling_runtime.weights import initialise
 
 if TYPE_CHECKING:
@@ -87,3 +89,20 @@ def draft_json() -> dict[str, Any]:
         "target_layer_ids": [0, 2],
         "markov_rank": 16,
     }
+
+
+class WriteDraft(Protocol):
+    """A random draft for the small model as a checkpoint directory, with changes to `draft_json`."""
+
+    def __call__(self, **changes: Any) -> str: ...
+
+
+@pytest.fixture(scope="session")
+def write_draft(draft_json: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> WriteDraft:
+    def write(**changes: Any) -> str:
+        config = DraftConfig.from_dict(draft_json | changes)
+        path = tmp_path_factory.mktemp("draft")
+        save_draft(path, initialise_draft(config, seed=5), config)
+        return str(path)
+
+    return write

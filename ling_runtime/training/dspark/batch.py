@@ -1,10 +1,11 @@
-"""What the target's half of a training hands to the draft's half: sequences and what the target thought at each token."""
+"""What the target's half of a training hands to the draft's half: sequences, and the target's states at each token."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Batch(NamedTuple):

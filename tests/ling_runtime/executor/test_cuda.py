@@ -8,11 +8,13 @@ import pytest
 import torch
 
 from ling_runtime.executor.build import ExecutorSettings, build_executor
+from ling_runtime.executor.draft import DraftSettings
 from ling_runtime.weights import initialise
 from tests.ling_runtime.executor.driving import GREEDY, Stream, generate, prompt_of, warm
 
 if TYPE_CHECKING:
     from ling_runtime.config import ModelConfig
+    from tests.ling_runtime.conftest import WriteDraft
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 TOKENS = 64
@@ -45,3 +47,18 @@ def test_windows_and_chunks_change_no_token(small_config: ModelConfig, dtype: st
             )
             if dtype == "float32":
                 assert one.tokens == two.tokens, (steps, chunk)
+
+
+@pytest.mark.parametrize("structure", ["mha", "mla"])
+def test_blocks_of_drafts_leave_the_tokens_of_the_cpu(
+    small_config: ModelConfig, write_draft: WriteDraft, structure: str
+) -> None:
+    widths = {"kv_lora_rank": 24, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 12}
+    draft = DraftSettings(path=write_draft(attention_type=structure, markov_head_type="rnn", **widths))
+    cpu = run(small_config, 0, "float32", device="cpu")
+    settings = ExecutorSettings(draft=draft, device="cuda", context_length=1024, chunk=64)
+    executor = build_executor(small_config, initialise(small_config, seed=3), settings)
+    for i, one in enumerate(cpu[:2]):
+        assert generate(executor, prompt_of(i, 20 + 37 * i), TOKENS).tokens == one.tokens
+    sampled = generate(executor, prompt_of(2, 94), TOKENS, warm(3))
+    assert sampled.tokens == generate(executor, prompt_of(2, 94), TOKENS, warm(3)).tokens

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from ling_runtime.config import ModelConfig
     from ling_runtime.memory.caches import Pass
 
+OF_A_BLOCK = {"draft_attention"}
+"""Sees all rows of its block at once, request by request: test_dspark_step.py holds it to its neighbours."""
+
 WINDOWS = (1, 2, 4, 6, 9, 17)
 STREAM = 70
 Run = Callable[[Callable[..., Any], "Tensor", "Pass"], "Tensor"]
@@ -108,6 +111,7 @@ def cases(config: ModelConfig, dtype: torch.dtype = torch.float32) -> dict[str, 
                 per_row[p.window.starts[0] : p.window.starts[0] + len(x)],
             ),
         ),
+        "draft_choice": Case(hidden, lambda op, x, _: op(x, x.sin(), dtype, None)[0]),
         "lm_head": Case(hidden, lambda op, x, _: op(pad_rows(x), weight)),
         "kda_window": Case(5 * heads * width + heads, recurrent),
         "mla_window": Case(
@@ -134,7 +138,9 @@ def stream_of_one(case: Case, op: Callable[..., Any], config: ModelConfig, dtype
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("one", variants(), ids=lambda v: f"{v.operator}-{v.name}")
+@pytest.mark.parametrize(
+    "one", [v for v in variants() if v.operator not in OF_A_BLOCK], ids=lambda v: f"{v.operator}-{v.name}"
+)
 def test_row_bits_depend_on_neither_window_nor_place(
     one: Variant, dtype: torch.dtype, small_config: ModelConfig
 ) -> None:
@@ -148,4 +154,4 @@ def test_row_bits_depend_on_neither_window_nor_place(
 
 
 def test_every_operator_has_a_case(small_config: ModelConfig) -> None:
-    assert set(cases(small_config)) == {v.operator for v in variants()}
+    assert set(cases(small_config)) | OF_A_BLOCK == {v.operator for v in variants()}

@@ -111,6 +111,9 @@ class ScriptedExecutor:
     def kernel_report(self) -> list[dict[str, Any]]:
         return [{"operator": "linear", "variant": "reference", "numerics": "reference", "calls": self.steps}]
 
+    def speculation_report(self) -> dict[str, Any] | None:
+        return {"verify_requests": self.steps} if self.window > 1 else None
+
     def reset_counters(self) -> None:
         self.steps = 0
 

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from ling_runtime import flags
 from ling_runtime.arguments import ServerConfig, _parser, parse
 from ling_runtime.config import ConfigError
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 MODEL = ["--model-path", "dir"]
 
 
-def parsed(text: str) -> ServerConfig:
-    return parse([*MODEL, *text.split()])
+BLOCK = "--speculative-algorithm DSPARK --speculative-draft-model-path draft "
+
+
+def parsed(text: str, environment: Mapping[str, str] | None = None) -> ServerConfig:
+    return parse([*MODEL, *text.split()], environment or {})
 
 
 def test_defaults_are_resolved() -> None:
@@ -53,6 +61,50 @@ def test_nextn_has_sglangs_defaults_and_its_rule() -> None:
     assert parsed("--speculative-algorithm NEXTN --speculative-num-steps 5").speculative_num_draft_tokens == 6
 
 
+def test_dspark_reads_its_flags() -> None:
+    config = parsed(
+        BLOCK + "--speculative-dspark-block-size 4 --speculative-num-draft-tokens 5 --speculative-dspark-greedy-draft "
+        "--speculative-use-block-verification --speculative-dspark-verify-mode compact "
+        "--speculative-dspark-scheduler global --speculative-dspark-sps-table-path cost.json "
+        "--speculative-dspark-confidence-sts-path sts.json --speculative-dspark-allow-fallback"
+    )
+    assert config == ServerConfig(
+        model_path="dir",
+        tokenizer_path="dir",
+        served_model_name="dir",
+        random_seed=config.random_seed,
+        speculative_algorithm="DSPARK",
+        speculative_num_draft_tokens=5,
+        speculative_draft_model_path="draft",
+        speculative_dspark_block_size=4,
+        speculative_use_block_verification=True,
+        speculative_dspark_verify_mode="compact",
+        speculative_dspark_scheduler="global",
+        speculative_dspark_sps_table_path="cost.json",
+        speculative_dspark_confidence_sts_path="sts.json",
+        speculative_dspark_greedy_draft=True,
+        speculative_dspark_allow_fallback=True,
+    )
+
+
+def test_the_mode_is_the_flag_s_or_sglang_s_variable_or_static() -> None:
+    variable = {"SGLANG_RAGGED_VERIFY_MODE": "compact"}
+    assert parsed(BLOCK).speculative_dspark_verify_mode == "static"
+    assert parsed(BLOCK, variable).speculative_dspark_verify_mode == "compact"
+    assert parsed(BLOCK + "--speculative-dspark-verify-mode cap-accept", variable).speculative_dspark_verify_mode == (
+        "cap-accept"
+    )
+    assert parsed(BLOCK, variable).speculative_dspark_scheduler == "causal"
+    with pytest.raises(ConfigError, match="SGLANG_RAGGED_VERIFY_MODE=fast: allowed: static, cap-accept, compact"):
+        parsed(BLOCK, {"SGLANG_RAGGED_VERIFY_MODE": "fast"})
+
+
+def test_static_verification_says_that_it_schedules_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    config = parsed(BLOCK + "--speculative-dspark-sps-table-path cost.json")
+    assert config.speculative_dspark_sps_table_path is None
+    assert "--speculative-dspark-sps-table-path: ignored, static verification" in caplog.text
+
+
 def test_flags_without_effect_are_accepted_and_listed() -> None:
     config = parsed("--disable-radix-cache --mem-fraction-static 0.8 --attention-backend triton --tp-size 1 --tp 1")
     assert config.without_effect == (
@@ -79,6 +131,16 @@ def test_flags_without_effect_are_accepted_and_listed() -> None:
         ("--speculative-algorithm NEXTN --speculative-eagle-topk 4", "drafts are chains"),
         ("--speculative-algorithm NEXTN --speculative-num-draft-tokens 6", "a chain of 3 steps has 4 rows"),
         ("--speculative-algorithm NEXTN --speculative-num-steps 0", "--speculative-num-steps 0: must be at least 1"),
+        ("--speculative-algorithm DSPARK", "needs --speculative-draft-model-path"),
+        (BLOCK + "--speculative-num-steps 5", "--speculative-num-steps: a block is drafted in one pass, without steps"),
+        (BLOCK + "--speculative-eagle-topk 1", "--speculative-eagle-topk: a block is drafted in one pass"),
+        (BLOCK + "--speculative-dspark-block-size 0", "--speculative-dspark-block-size 0: must be at least 1"),
+        (BLOCK + "--speculative-dspark-verify-mode fast", "invalid choice: 'fast'"),
+        ("--speculative-draft-model-path draft", "without a meaning unless --speculative-algorithm"),
+        (
+            "--speculative-algorithm NEXTN --speculative-dspark-block-size 8 --speculative-dspark-greedy-draft",
+            "--speculative-dspark-block-size, --speculative-dspark-greedy-draft: belongs to .* DSPARK",
+        ),
         ("--speculative-algorithm EAGLE3", "invalid choice: 'EAGLE3'"),
         ("--dtype float16", "invalid choice: 'float16'"),
         ("--kernel linear", "expected OP=VARIANT"),
@@ -122,6 +184,16 @@ def test_the_effective_flags_are_these() -> None:
         "--speculative-num-steps",
         "--speculative-eagle-topk",
         "--speculative-num-draft-tokens",
+        "--speculative-draft-model-path",
+        "--speculative-draft-model",
+        "--speculative-dspark-block-size",
+        "--speculative-use-block-verification",
+        "--speculative-dspark-verify-mode",
+        "--speculative-dspark-scheduler",
+        "--speculative-dspark-sps-table-path",
+        "--speculative-dspark-confidence-sts-path",
+        "--speculative-dspark-greedy-draft",
+        "--speculative-dspark-allow-fallback",
         "--chat-template",
         "--weight-version",
         "--log-level",

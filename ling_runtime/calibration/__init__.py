@@ -1,0 +1,1 @@
+"""Making the files of scheduled verification: temperatures for confidences, and a table of step times."""

@@ -1,0 +1,66 @@
+"""What an artifact was made with: target, draft, block size, hardware; so that it is not used with anything else.
+
+Checkpoints are known by content and not by path, or a copy would be a stranger and a retrained draft an old friend. The
+surprise: weights are hashed in samples, because whole ones take minutes to read where they fill a disk; training moves
+nearly every value, so a sample is enough to tell two checkpoints apart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ling_runtime.config import ConfigError
+
+SAMPLES, SAMPLE = 64, 4096
+"""Pieces read of each weight file, and bytes in each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    target: str
+    draft: str
+    gamma: int
+    hardware: str
+
+
+def identity_of(
+    target: str | Path, draft: str | Path, gamma: int, *, device: str, dtype: str, threads: int | None = None
+) -> Identity:
+    """`threads` None: as many as this process uses."""
+    machine = hardware(device, dtype, threads)
+    return Identity(target=checkpoint(target), draft=checkpoint(draft), gamma=gamma, hardware=machine)
+
+
+def checkpoint(path: str | Path) -> str:
+    """A hash of config.json and samples of the weights at `path`; ConfigError where there are none."""
+    files = sorted(Path(path).glob("*.safetensors"))
+    if not files:
+        raise ConfigError(f"checkpoint {str(path)!r}: no *.safetensors there")
+    digest = hashlib.sha256((Path(path) / "config.json").read_bytes())
+    for file in files:
+        size = file.stat().st_size
+        digest.update(f"{file.name} {size}".encode())
+        with file.open("rb") as content:
+            for sample in range(SAMPLES):
+                content.seek(max(size - SAMPLE, 0) * sample // (SAMPLES - 1))
+                digest.update(content.read(SAMPLE))
+    return digest.hexdigest()[:16]
+
+
+def hardware(device: str, dtype: str, threads: int | None = None) -> str:
+    """What decides how long a step takes besides code: the device, torch's threads where it is a CPU, and the dtype."""
+    if device.startswith("cuda"):
+        return f"{torch.cuda.get_device_name(device)}, {dtype}"
+    return f"{_processor()} x {threads or torch.get_num_threads()}, {dtype}"
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or platform.machine())
