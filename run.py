@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from experiments import composition, schema
 from experiments.errors import Interrupted
-from experiments.interrupts import interruptible
+from experiments.interrupts import interruptible, shielded
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -48,23 +48,26 @@ def run() -> int:
     try:
         compose()
     except SystemExit as stop:  # Hydra's own way out: --help, or an error that it has explained on stderr
-        from experiments import summary  # noqa: PLC0415 - as above
-
-        return summary.refuse_composition(stop.__context__) if stop.code else 0
+        return refuse(stop.__context__) if stop.code else 0
     except (HydraException, OmegaConfBaseException) as error:  # as they come under HYDRA_FULL_ERROR=1
-        from experiments import summary  # noqa: PLC0415 - as above
-
         traceback.print_exc()
-        return summary.refuse_composition(error)
+        return refuse(error)
     if not configs:  # --cfg, --info
         return 0
-    if configs[0].mode in ("ab", "campaign"):
+    with shielded():  # a compiled module whose import was cut off cannot be imported again, not even to say why
+        from experiments import study  # noqa: PLC0415 - as above
         from experiments.comparison import course  # noqa: PLC0415 - as above
 
+    if configs[0].mode in ("ab", "campaign"):
         return course.main(configs)
-    from experiments import study  # noqa: PLC0415 - as above
-
     return study.main(configs)
+
+
+def refuse(error: BaseException | None) -> int:
+    with shielded():  # as above
+        from experiments import summary  # noqa: PLC0415 - as above
+
+    return summary.refuse_composition(error)
 
 
 schema.register()

@@ -1,7 +1,8 @@
 """`python -m analysis compare PATH`: what the records of an output directory, or of one study in it, say.
 
-`python -m analysis sync PATH` files them where MLflow lacks them. The surprise: both exit 0 whatever the verdicts are.
-Reading a reject is not failing; `run.py` is what exits with it.
+`python -m analysis breakeven PATH` says which draft depth pays, `python -m analysis sync PATH` files the records where
+MLflow lacks them. The surprise: all exit 0 whatever the verdicts are. Reading a reject is not failing; `run.py` is what
+exits with it.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from analysis.render import to_csv, to_json, to_table
 from experiments.errors import ConfigError
 
 CONFIGURATION = 2
+WIDTH = 180
+"""Of a table that goes to no terminal."""
 
 
 def main(argv: list[str] | None = None) -> int:
     options = parser().parse_args(argv)
     try:
-        show_comparison(options) if options.command == "compare" else show_sync(options)
+        COMMANDS[options.command](options)
     except (RecordError, ConfigError) as error:
         print(f"error: {error}", file=sys.stderr)
         return CONFIGURATION
@@ -40,11 +43,20 @@ def show_comparison(options: argparse.Namespace) -> None:
     comparison = compare(load(options.path, options.study))
     match options.format:
         case "table":
-            to_table(comparison, Console(width=options.width))
+            to_table(comparison, Console(width=options.width or (None if sys.stdout.isatty() else WIDTH)))
         case "csv":
             sys.stdout.write(to_csv(comparison))
         case "json":
             sys.stdout.write(to_json(comparison))
+
+
+def show_breakeven(options: argparse.Namespace) -> None:
+    from analysis import breakeven_text  # noqa: PLC0415 - nor SciPy
+
+    sys.stdout.write(breakeven_text.answer(options))
+
+
+COMMANDS = {"compare": show_comparison, "sync": show_sync, "breakeven": show_breakeven}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -54,12 +66,22 @@ def parser() -> argparse.ArgumentParser:
     cells.add_argument("path", type=Path, help="an output directory, or the directory of one study")
     cells.add_argument("--study", help="only this study")
     cells.add_argument("--format", choices=("table", "csv", "json"), default="table")
-    cells.add_argument("--width", type=int, help="columns of the table (default: the terminal's)")
+    cells.add_argument(
+        "--width", type=int, help=f"columns of the table (default: the terminal's, or {WIDTH} without one)"
+    )
     missing = commands.add_parser("sync", help="file in MLflow the records that it lacks; may be called again")
     missing.add_argument("path", type=Path, help="an output directory")
     missing.add_argument(
         "--uri", help="the store that the study was to use (default: the SQLite file in the directory)"
     )
+    depths = commands.add_parser("breakeven", help="what each added draft costs and brings, and the depth that pays")
+    depths.add_argument("path", type=Path, help="records of a sweep, or a .csv or .json of steps, tokens, accept, tpot")
+    depths.add_argument("--study", help="only this study")
+    depths.add_argument("--algorithm", help="nextn or dspark (default: the one the sweep has)")
+    depths.add_argument("--experts", type=int, help="routed experts of a layer: rows then cost what they must read")
+    depths.add_argument("--top-k", type=int, default=8, help="of them chosen by a row (default: 8)")
+    depths.add_argument("--factor", type=float, action="append", help="multiply the base by this; may be repeated")
+    depths.add_argument("--format", choices=("table", "json"), default="table")
     return top
 
 

@@ -21,6 +21,7 @@ METRICS = (
     "accept_length",
     "accept_source",
     "accept_length_request_mean",
+    "verified_rows_per_step",
     "mean_tpot_ms",
     "median_tpot_ms",
     "step_ms",

@@ -44,6 +44,7 @@ COLUMNS: dict[str, Callable[[Entry], str]] = {
     "status": lambda entry: entry["status"],
     "verdict": lambda entry: entry["verdict"] or "",
     "accept": accept,
+    "rows": number("verified_rows_per_step", 1),
     "TPOT ms": number("mean_tpot_ms", 3),
     "median": number("median_tpot_ms", 3),
     "TPOT ratio": number("tpot_ratio", 3, "x"),

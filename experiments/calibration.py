@@ -17,6 +17,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from analysis.reliability import reliability_svg
+from experiments import plan
 from experiments.command import Command
 from experiments.engine import child_env
 from experiments.errors import CellError, OutOfMemory
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from experiments.spec import CellSpec
 
 PROGRAM = (sys.executable, "-m", "ling_runtime.calibration")
-SAMPLES, STS, COST_TABLE = "samples.pt", "sts.json", "cost_table.json"
+FILES = SAMPLES, STS, COST_TABLE, RELIABILITY = "samples.pt", "sts.json", "cost_table.json", "reliability.svg"
 ARTIFACTS = {"sts_path": STS, "cost_table_path": COST_TABLE}
 """By the key under `speculation` that takes it."""
 
@@ -55,7 +57,9 @@ def calibrate(spec: CellSpec, prompts: Path, attempt: Path, cores: Sequence[int]
             stages.enter(part, totals.get(part))
             with within(part, spec.calibration.timeout_s):
                 run(part, command, attempt / f"{part}.log", cores, stages.advance)
-        for file in (SAMPLES, STS, COST_TABLE):
+        drawing = reliability_svg(plan.label(spec.speculation), json.loads((aside / STS).read_text()))
+        (aside / RELIABILITY).write_text(drawing)
+        for file in FILES:
             (aside / file).replace(attempt / file)
     finally:
         shutil.rmtree(aside)

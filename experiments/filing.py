@@ -48,10 +48,8 @@ TASK_METRICS = ("accuracy", "invalid", "stop_rate", "truncation_rate")
 GATE_VALUES = {"pass": 1.0, "fail": 0.0}
 """Other states of a gate are no number and stay in the tags."""
 
-FILES = (
-    *("spec.yaml", FILE, "command.txt", "bench.jsonl", "requests.jsonl", "task.jsonl"),
-    *(calibration.SAMPLES, calibration.STS, calibration.COST_TABLE),
-)
+MEASURED = ("spec.yaml", FILE, "command.txt", "bench.jsonl", "requests.jsonl", "task.jsonl")
+FILES = (*MEASURED, *calibration.FILES)
 TAGS = ("name", "identity", "status", "verdict", "rule", "role", "baseline", "attempt")
 KEY = "record_sha256"
 PARENT_KEY = "invocation"

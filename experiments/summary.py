@@ -28,10 +28,11 @@ if TYPE_CHECKING:
 
     Filed = tuple[dict[str, Any], Path]
 
-WIDTH = 150
+WIDTH = 180
 FIGURES = (
     "accept_length",
     "accept_source",
+    "verified_rows_per_step",
     "mean_tpot_ms",
     "median_tpot_ms",
     "step_ms",

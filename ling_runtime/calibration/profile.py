@@ -1,8 +1,9 @@
 """Step time by requests and rows, with forced verify lengths, as an additive cost table.
 
-Each number of requests and each length is a cell; rounds visit all cells in an order of their own, so that a machine
-that slows down slows all of them alike, and the first step of a visit does not count. The surprise: the table is kept
-rising. A step with more rows is never cheaper, and a dip that is noise would end the causal planner's search early.
+Each number of requests and of rows is a cell; rounds visit all cells in an order of their own, so that a machine that
+slows down slows all of them alike, and the first step of a visit does not count. Rows are probed on both sides of each
+tile's edge, where time jumps. The surprise: the table is kept rising. A step with more rows is never cheaper, and a dip
+that is noise would look like a gift to the planner.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ling_runtime.calibration.session import Session
+from ling_runtime.config import TILE
 from ling_runtime.speculation.dspark.cost import AdditiveTable, Curve
 
 if TYPE_CHECKING:
@@ -28,10 +30,7 @@ if TYPE_CHECKING:
     from ling_runtime.executor.step import StepExecutor
 
     Cell = tuple[int, int]
-    """Requests, and rows of each."""
-
-LENGTHS = 10
-"""Verify lengths probed, evenly spaced when the window has more."""
+    """Requests, and rows of all of them."""
 
 NEW_TOKENS = 1024
 """After so many a batch starts anew from its prompts."""
@@ -39,14 +38,15 @@ NEW_TOKENS = 1024
 
 @dataclass
 class Forced:
-    """A schedule of one length for everybody."""
+    """A schedule that deals a number of rows out evenly."""
 
-    length: int
+    rows: int
     packed = True
     about = types.MappingProxyType({"schedule": "forced"})
 
     def lengths(self, slots: Sequence[int], confidence: Tensor) -> tuple[int, ...]:  # noqa: ARG002
-        return (self.length,) * len(slots)
+        each, more = divmod(self.rows, len(slots))
+        return tuple(each + (i < more) for i in range(len(slots)))
 
     def forget(self, slot: int) -> None:
         pass
@@ -65,7 +65,7 @@ class Batch:
 
     def visit(self, cell: Cell, steps: int) -> list[float]:
         """Seconds of `steps` steps, after one that does not count."""
-        requests, self.forced.length = cell
+        requests, self.forced.rows = cell
         if self._left < (steps + 1) * self._window:
             self._restart()
         times = []
@@ -94,7 +94,7 @@ def profile(
 ) -> dict[Cell, float]:
     """Median seconds of each cell; a prompt for each request of the largest one. `progress` hears of each round."""
     batch = Batch(executor, prompts)
-    cells = [(count, length) for count in requests for length in probed_lengths(executor.window)]
+    cells = [(count, rows) for count in requests for rows in probed_rows(count, executor.window)]
     times: dict[Cell, list[float]] = {cell: [] for cell in cells}
     order = random.Random(0)
     for number in range(1, rounds + 1):
@@ -105,18 +105,21 @@ def profile(
     return {cell: statistics.median(seconds) for cell, seconds in sorted(times.items())}
 
 
-def probed_lengths(window: int) -> list[int]:
-    """From 1 to the window, both included."""
-    return sorted({round(length) for length in np.linspace(1, window, min(window, LENGTHS))})
+def probed_rows(requests: int, window: int) -> list[int]:
+    """From one row each to the whole window each: edges of tiles, and powers of two, which other batches have too."""
+    most = requests * window
+    edges = range(TILE, most, TILE)
+    probes = {requests, most, *edges, *(edge + 1 for edge in edges), *(1 << k for k in range(most.bit_length()))}
+    return sorted(rows for rows in probes if requests <= rows <= most)
 
 
 def table(seconds: Mapping[Cell, float]) -> AdditiveTable:
     """Least squares of bias + alpha(requests) + theta(rows), theta then made rising; alpha and theta start at 0."""
     requests = sorted({count for count, _ in seconds})
-    rows = sorted({count * length for count, length in seconds})
+    rows = sorted({total for _, total in seconds})
     design = np.zeros((len(seconds), 1 + len(requests) + len(rows)))
-    for i, (count, length) in enumerate(seconds):
-        design[i, [0, 1 + requests.index(count), 1 + len(requests) + rows.index(count * length)]] = 1.0
+    for i, (count, total) in enumerate(seconds):
+        design[i, [0, 1 + requests.index(count), 1 + len(requests) + rows.index(total)]] = 1.0
     solution = np.linalg.lstsq(design, np.array(list(seconds.values())), rcond=None)[0]
     alpha = solution[1 : 1 + len(requests)]
     theta = rising(solution[1 + len(requests) :], design[:, 1 + len(requests) :].sum(axis=0))
@@ -141,8 +144,8 @@ def rising(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
 def cells_json(seconds: Mapping[Cell, float], cost: AdditiveTable) -> list[dict[str, Any]]:
     """What was measured beside what the table says."""
     return [
-        {"requests": count, "rows": count * length, "seconds": t, "table": cost.step_time(count, count * length)}
-        for (count, length), t in seconds.items()
+        {"requests": count, "rows": rows, "seconds": t, "table": cost.step_time(count, rows)}
+        for (count, rows), t in seconds.items()
     ]
 
 

@@ -17,12 +17,13 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 def record(name: str, tpot: float, **changes) -> dict:
-    """A valid candidate of `none`, of 2.9 tokens a step unless told otherwise."""
-    accept = changes.pop("accept_length", 2.9)
+    """A valid candidate of `none`, of 2.9 tokens a step unless told otherwise; of `rows` only our server tells."""
+    accept, rows = changes.pop("accept_length", 2.9), changes.pop("rows", None)
     metrics = {
         "accept_length": accept,
         "accept_source": "measured",
         "accept_length_request_mean": accept + 0.01,
+        "verified_rows_per_step": rows,
         "mean_tpot_ms": tpot,
         "median_tpot_ms": tpot - 0.125,
         "step_ms": tpot * accept,
@@ -93,7 +94,7 @@ def write(tmp_path):
 
 @pytest.fixture
 def sweep(write) -> Path:
-    return write(DEAD, PARITY, NONE, record("nextn-3-4", 2.6, accept_length=3.05))
+    return write(DEAD, PARITY, NONE, record("nextn-3-4", 2.6, accept_length=3.05, rows=4.0))
 
 
 def by_name(directory: Path, **options):

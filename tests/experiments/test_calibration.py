@@ -27,9 +27,9 @@ pytestmark = pytest.mark.process
 FILES = {
     *("spec.yaml", "command.txt", "environment.json", "record.json"),
     *("collect.log", "fit.log", "profile.log"),
-    *("samples.pt", "sts.json", "cost_table.json"),
+    *(MADE := ("samples.pt", "sts.json", "cost_table.json", "reliability.svg")),
 }
-LEFT_OF_A_FAILURE = FILES - {"samples.pt", "sts.json", "cost_table.json"}
+LEFT_OF_A_FAILURE = FILES - {*MADE}
 
 
 def program(fault: str = "") -> str:
@@ -98,7 +98,7 @@ def test_mlflow_holds_figures_and_artifacts(calibrated: Run) -> None:
     points = {point.step: point.value for point in client.get_metric_history(run.info.run_id, "calibration/ece_after")}
     assert points == pytest.approx({k: 0.005 * k for k in range(1, 9)})
     artifacts = {artifact.path for artifact in client.list_artifacts(run.info.run_id)}
-    assert {"sts.json", "cost_table.json", "samples.pt", "record.json"} <= artifacts
+    assert {*MADE, "record.json"} <= artifacts
 
 
 # fault: (class, phase, message)

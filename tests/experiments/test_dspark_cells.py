@@ -7,9 +7,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+from experiments.checks import checked
 from experiments.filing import SERIES, series
+from experiments.plan import Cell
+from experiments.preparation import with_data
+from experiments.spec import CellSpec, SpeculationSpec, StudySpec
+from gates.evidence import Missing
 from tests.experiments.driver import Run, fake_command, small, start
 from tests.fakes import language
+from tests.fakes.checkpoint import write_draft
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,19 +121,18 @@ def test_figures_of_a_block(sweep: Run) -> None:
     assert series(of(sweep, CASES[0])) == {}
 
 
-def test_artifacts_are_part_of_a_cell_s_identity(
-    run_py: Callable[..., Run], draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_draft_and_artifacts_are_part_of_a_cell_s_identity_wherever_they_lie(
+    make_cell: Callable[..., CellSpec], tmp_path: Path
 ) -> None:
-    """Resumed, a cell with another file of the same name is another cell."""
-    monkeypatch.setenv("GIT_DIR", "/nowhere")
-    sts = tmp_path / "sts.json"
-    keys = ("speculation=dspark", f"model.drafts.8={draft}", "speculation.verify_mode=compact", "resume=true")
-
-    def attempt(temperature: float) -> int:
+    def identity(directory: str, temperature: float, rank: int) -> str:
+        draft, sts = write_draft(tmp_path / directory / "draft", markov_rank=rank), tmp_path / directory / "sts.json"
         sts.write_text(json.dumps({"temperatures": [temperature] * 8}))
-        run = run_py(*keys, f"speculation.sts_path={sts}")
-        assert run.code == 0, run.err
-        number: int = run.record()["attempt"]
-        return number
+        keys: Any = {"verify_mode": "compact", "sts_path": str(sts), "draft_path": str(draft)}
+        cell = checked(make_cell(speculation=SpeculationSpec(algorithm="dspark", block_size=8, **keys)))
+        study = StudySpec(study="s", output_dir=str(tmp_path))
+        return with_data(Cell("dspark-8", cell, {}), study, Missing("no baseline")).identity
 
-    assert [attempt(1.5), attempt(1.5), attempt(2.0)] == [1, 1, 2]
+    same = identity("here", 1.5, 8)
+    assert identity("there", 1.5, 8) == same
+    assert identity("there", 2.0, 8) != same
+    assert identity("there", 1.5, 4) != same

@@ -128,6 +128,7 @@ def test_words_that_do_not(line: str) -> None:
     assert memory.exhausted(line) is None
 
 
+@pytest.mark.process
 def test_torch_s_own_message_is_known() -> None:
     """As the installed version words it, and not as we remember it."""
     code = "import torch; torch.empty(2**55, dtype=torch.uint8)"

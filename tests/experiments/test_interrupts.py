@@ -87,6 +87,29 @@ def test_a_second_signal_does_not_disturb_the_first(
     assert marked(str(tmp_path)) == []
 
 
+TERM_IN_AN_IMPORT = """
+import os, runpy, signal, sys
+class Hook:
+    def find_spec(self, name, path=None, target=None):
+        if name == "numpy.dtypes":  # from within numpy's compiled half
+            os.kill(os.getpid(), signal.SIGTERM)
+sys.meta_path.insert(0, Hook())
+sys.argv = sys.argv[1:]
+sys.path.insert(0, os.path.dirname(sys.argv[0]))
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("more", [(), ("speculation.num_stepz=3",)], ids=["a run", "a refusal"])
+def test_a_signal_in_the_middle_of_an_import_is_answered_too(
+    tmp_path: Path, checkpoint: Path, more: tuple[str, ...]
+) -> None:
+    python, *line = small(tmp_path, checkpoint, *more)
+    run = finish(launch([python, "-c", TERM_IN_AN_IMPORT, *line], tmp_path), tmp_path)
+    assert run.code == 3, run.err
+    assert run.line["error"] == "interrupted by SIGTERM before anything started"
+
+
 @pytest.mark.parametrize(("stage", "first"), [("launch", 1), ("gates", 8)])
 def test_a_signal_while_a_server_hangs_and_will_not_go(
     tmp_path: Path, checkpoint: Path, stage: str, first: int

@@ -58,7 +58,9 @@ def content(options: argparse.Namespace) -> str:
             errors = [0.01 * k for k in range(1, drafts + 1)]
             halved = [error / 2 for error in errors]
             figures = {"temperatures": [1.25] * drafts, "ece_before": errors, "ece_after": halved}
+            bins = [[{"predicted": 0.1 * k, "observed": 0.5, "count": 9}] for k in range(1, drafts + 1)]
             figures |= {"conditional_ece_before": halved, "conditional_ece_after": errors}
+            figures |= {"reliability_before": bins, "reliability_after": bins}
             return json.dumps(figures | {"num_samples": int(options.samples.read_text())})
         case _:
             constant = {"bias_seconds": 0.005, "alpha_seconds": [0.0] * len(options.requests)}

@@ -257,6 +257,7 @@ def test_23_a_reject_outweighs_the_inconclusive():
     assert exit_code([verdict("inconclusive"), verdict("reject"), verdict("inconclusive")]) == 1
 
 
+@pytest.mark.process
 def test_24_a_misspelt_key_is_2_and_nothing_is_started(tmp_path):
     command = [sys.executable, str(ROOT / "run.py"), "workload.num_promts=3", f"output_dir={tmp_path}"]
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -48,7 +49,7 @@ def load_temperatures(path: str | None, identity: Identity, *, allow_fallback: b
             raise ConfigError(
                 f"temperatures={values!r}: must be a list of {identity.gamma} numbers, one for each draft"
             )
-        if any(type(value) not in (int, float) or not 0 < value < float("inf") for value in values):
+        if any(type(value) not in (int, float) or not 0 < value <= sys.float_info.max for value in values):
             raise ConfigError(f"temperatures={values}: must be positive numbers")
         return tuple(map(float, values))
 

@@ -7,6 +7,7 @@ is known, so nothing is assumed. The surprise: under a flat cost rows are free, 
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -133,6 +134,6 @@ def _numbers(
     if not isinstance(values, list) or len(values) != count:
         raise ConfigError(f"{key}={values!r}: must be a list of {count} numbers, one for each probe")
     for value in values:
-        if type(value) not in (int, float) or not abs(value) < float("inf") or not allowed(value):
+        if type(value) not in (int, float) or not abs(value) <= sys.float_info.max or not allowed(value):
             raise ConfigError(f"{key}: {value!r} in it must be a {what} number")
     return tuple(float(value) for value in values)

@@ -13,10 +13,11 @@ first peak is the only one, and then goes on to the end of the stair it is on.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from operator import mul
 from typing import TYPE_CHECKING, Literal, Protocol
+
+from ling_runtime.speculation.dspark.times import Times
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     """By request and draft: the probability that this draft and all before it are accepted."""
 
 LEAST = 1e-6
-"""The global planner never counts on a row that survives less often."""
+"""No row is given to a draft that survives less often."""
 
 FREE = 0.005
 """A relative rise of the step's time that is taken for none."""
@@ -64,7 +65,7 @@ class CausalPlanner:
 
     def lengths(self, slots: Sequence[int], confidence: Sequence[Sequence[float]]) -> tuple[int, ...]:  # noqa: ARG002
         rows = survival(confidence)
-        times = self._times.of(rows)
+        times = self._times.of(len(rows), len(rows[0]))
         return allocate(rows, with_free_rows(causal_count(rows, times.floor), times.real))
 
     def forget(self, slot: int) -> None:
@@ -81,55 +82,14 @@ class GlobalPlanner:
     def lengths(self, slots: Sequence[int], confidence: Sequence[Sequence[float]]) -> tuple[int, ...]:
         now = survival(confidence)
         certain = [1.0] * len(now[0])
-        count = best_count([self._last.get(slot, certain) for slot in slots], self._times.of(now).real)
+        count = best_count(
+            [self._last.get(slot, certain) for slot in slots], self._times.of(len(now), len(now[0])).real
+        )
         self._last.update(zip(slots, now, strict=True))
         return allocate(now, count)
 
     def forget(self, slot: int) -> None:
         self._last.pop(slot, None)
-
-
-@dataclass(frozen=True)
-class StepTimes:
-    """Seconds by the number of rows beyond one per request, as they are and the largest convex curve below."""
-
-    real: tuple[float, ...]
-    floor: tuple[float, ...]
-
-
-class Times:
-    """Step times of a cost table, computed once for each shape of a batch."""
-
-    def __init__(self, cost: CostTable) -> None:
-        self._cost = cost
-        self._known: dict[tuple[int, int], StepTimes] = {}
-
-    def of(self, rows: Survival) -> StepTimes:
-        shape = len(rows), len(rows[0])
-        if shape not in self._known:
-            most = shape[0] * (shape[1] + 1)
-            real = tuple(self._cost.step_time(shape[0], count) for count in range(shape[0], most + 1))
-            self._known[shape] = StepTimes(real, convex_floor(real))
-        return self._known[shape]
-
-
-def convex_floor(values: Sequence[float]) -> tuple[float, ...]:
-    """The largest convex sequence that is nowhere above `values`."""
-    corners: list[int] = []
-    for x in range(len(values)):
-        while len(corners) > 1 and _above(values, corners[-2], corners[-1], x):
-            corners.pop()
-        corners.append(x)
-    floor = [values[0]]
-    for low, high in pairwise(corners):
-        slope = (values[high] - values[low]) / (high - low)
-        floor += [values[low] + slope * step for step in range(1, high - low)] + [values[high]]
-    return tuple(floor)
-
-
-def _above(values: Sequence[float], low: int, middle: int, high: int) -> bool:
-    """Whether the middle point lies above the line through the other two."""
-    return (values[middle] - values[low]) * (high - low) > (values[high] - values[low]) * (middle - low)
 
 
 def survival(confidence: Sequence[Sequence[float]]) -> Survival:

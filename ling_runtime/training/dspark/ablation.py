@@ -70,12 +70,13 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Which runs there are: those to ship first, then pairs with and without the length loss, then one of each kind."""
+    """Which runs there are: those to ship first, at blocks of 16 and 8, then every preset seed by seed."""
 
     steps: int
     ship_steps: int
     ship_presets: tuple[str, ...]
-    seeds: int
+    presets: tuple[str, ...]
+    seeds: tuple[int, ...]
     block_size: int
     lr: float
     rows: int
@@ -85,11 +86,8 @@ class Plan:
         if self.ship_steps:
             for preset, block in product(self.ship_presets, (16, 8)):
                 yield Job(preset=preset, block_size=block, seed=0, steps=self.ship_steps, ship=True, **common)
-        lengths = [name for name in PRESETS if name.startswith("length-")]
-        rest = [name for name in PRESETS if name not in lengths and name != "plain"]
-        for seed in range(self.seeds):
-            for name in ("plain", *lengths, *(rest if seed == 0 else ())):
-                yield Job(preset=name, block_size=self.block_size, seed=seed, steps=self.steps, **common)
+        for seed, preset in product(self.seeds, self.presets):
+            yield Job(preset=preset, block_size=self.block_size, seed=seed, steps=self.steps, **common)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -208,8 +206,16 @@ def main() -> None:
     args = _arguments()
     if not (args.texts / "heldout" / MANIFEST).is_file():
         write_texts(args)
-    fields = ("steps", "ship_steps", "seeds", "block_size", "lr", "rows")
-    plan = Plan(ship_presets=tuple(args.ship_presets), **{name: getattr(args, name) for name in fields})
+    plan = Plan(
+        steps=args.steps,
+        ship_steps=args.ship_steps,
+        ship_presets=tuple(args.ship_presets),
+        presets=tuple(args.presets),
+        seeds=tuple(args.seeds),
+        block_size=args.block_size,
+        lr=args.lr,
+        rows=args.rows,
+    )
     args.out.mkdir(parents=True, exist_ok=True)
     given = (args.model, args.texts, args.out, args.device)
     with multiprocessing.get_context("spawn").Pool(args.workers, _start, given) as pool:
@@ -238,7 +244,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--ship-presets", nargs="+", choices=sorted(PRESETS), default=["plain"], help="each at 16 and 8"
     )
-    parser.add_argument("--seeds", type=int, default=3, help="of the pairs with and without the length loss")
+    parser.add_argument("--presets", nargs="*", choices=sorted(PRESETS), default=list(PRESETS), help="to compare")
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2], help="of the presets to compare")
     parser.add_argument("--block-size", type=int, default=16, help="of all runs but those to ship")
     parser.add_argument("--lr", type=float, default=6e-3)
     parser.add_argument("--rows", type=int, default=32)

@@ -16,7 +16,7 @@ from ling_runtime.calibration import profile as profiling
 from ling_runtime.calibration import samples as filed
 from ling_runtime.calibration.collect import collect
 from ling_runtime.calibration.fit import fitted
-from ling_runtime.calibration.profile import Batch, probed_lengths, profile, rising, table
+from ling_runtime.calibration.profile import Batch, probed_rows, profile, rising, table
 from ling_runtime.calibration.samples import Samples
 from ling_runtime.config import ConfigError
 from ling_runtime.draft_config import DraftConfig
@@ -117,16 +117,16 @@ def test_a_profile_really_runs_its_cells(executor: StepExecutor, monkeypatch: py
     monkeypatch.setattr(profiling, "NEW_TOKENS", 30)
     prompts = [prompt_of(1, 9), prompt_of(2, 14)]
     batch = Batch(executor, prompts)
-    for cell in ((1, 3), (2, 5), (2, 2), (2, 1), (1, 5)):
+    for cell in ((1, 3), (2, 10), (2, 5), (2, 2), (1, 5)):
         executor.reset_counters()
         assert len(batch.visit(cell, steps=2)) == 2
         counted = executor.speculation_report()
         assert counted is not None
-        assert counted["verified_rows"] == 3 * cell[0] * cell[1], "two steps and the one before them"
+        assert counted["verified_rows"] == 3 * cell[1], "two steps and the one before them"
     for slot in batch._slots:
         executor.release(slot)
     seconds = profile(executor, prompts, [1, 2], rounds=2, steps=1)
-    assert set(seconds) == {(count, length) for count in (1, 2) for length in range(1, 6)}
+    assert list(seconds) == [(1, 1), (1, 2), (1, 4), (1, 5), (2, 2), (2, 4), (2, 8), (2, 10)]
     assert min(seconds.values()) > 0
 
 
@@ -134,10 +134,10 @@ def test_a_table_that_is_additive_is_found_again() -> None:
     def truth(count: int, rows: int) -> float:
         return 0.004 + 0.0005 * count + 0.0001 * rows + 0.001 * (rows > 16)
 
-    cells = {(count, length): truth(count, count * length) for count in (1, 2, 4, 8) for length in range(1, 10)}
+    cells = {(count, rows): truth(count, rows) for count in (1, 2, 4, 8) for rows in probed_rows(count, 9)}
     cost = table(cells)
-    for (count, length), seconds in cells.items():
-        assert cost.step_time(count, count * length) == pytest.approx(seconds, rel=1e-9)
+    for cell, seconds in cells.items():
+        assert cost.step_time(*cell) == pytest.approx(seconds, rel=1e-9)
     noise = np.random.default_rng(0)
     shaken = table({cell: seconds * noise.normal(1, 0.05) for cell, seconds in cells.items()})
     assert list(shaken.theta.values) == sorted(shaken.theta.values)
@@ -149,9 +149,10 @@ def test_rising_averages_what_falls() -> None:
     assert rising(np.array([3.0, 2.0, 1.0]), np.array([1.0, 1.0, 2.0])).tolist() == [1.75] * 3
 
 
-def test_lengths_go_from_one_row_to_the_window() -> None:
-    assert probed_lengths(9) == list(range(1, 10))
-    assert (probed_lengths(17)[0], probed_lengths(17)[-1], len(probed_lengths(17))) == (1, 17, 10)
+def test_rows_are_probed_from_one_each_to_the_window_and_at_the_edges_of_tiles() -> None:
+    assert probed_rows(1, 9) == [1, 2, 4, 8, 9]
+    assert probed_rows(4, 9) == [4, 8, 16, 17, 32, 33, 36]
+    assert probed_rows(8, 3) == [8, 16, 17, 24]
 
 
 # As commands ----------------------------------------------------------------------------------------------------------

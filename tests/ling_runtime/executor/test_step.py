@@ -11,32 +11,45 @@ import torch
 from ling_runtime.config import ConfigError
 from ling_runtime.executor.build import ExecutorSettings, build_executor
 from ling_runtime.memory.window import Window
-from tests.ling_runtime.executor.driving import GREEDY, advance, generate, prompt_of, start, warm
+from tests.ling_runtime.executor.driving import GREEDY, Stream, advance, generate, prompt_of, start, warm
 
 if TYPE_CHECKING:
     from ling_runtime.config import ModelConfig
+    from ling_runtime.executor.interface import RowSampling
     from ling_runtime.executor.step import StepExecutor
     from tests.ling_runtime.executor.driving import Build
 
 TOKENS = 48
 
 
+PROMPTS = (prompt_of(1, 1), prompt_of(2, 16), prompt_of(3, 77))
+
+
+@pytest.fixture(scope="module")
+def plain_answers(small_config: ModelConfig, small_tensors: dict[str, torch.Tensor]) -> dict[RowSampling, list[Stream]]:
+    """What decoding without drafts says to each prompt."""
+    executor = build_executor(small_config, small_tensors, ExecutorSettings())
+    return {one: [generate(executor, prompt, TOKENS, one) for prompt in PROMPTS] for one in (GREEDY, warm(7))}
+
+
 @pytest.mark.parametrize("sampling", [GREEDY, warm(7)], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("steps", [1, 2, 3, 5, 16])
-def test_speculation_changes_no_token_and_no_logprob(build: Build, steps: int, sampling: object) -> None:
-    for seed, length in ((1, 1), (2, 16), (3, 77)):
-        plain = generate(build(), prompt_of(seed, length), TOKENS, sampling)  # type: ignore[arg-type]
-        speculative = generate(build(num_steps=steps), prompt_of(seed, length), TOKENS, sampling)  # type: ignore[arg-type]
+def test_speculation_changes_no_token_and_no_logprob(
+    build: Build, plain_answers: dict[RowSampling, list[Stream]], steps: int, sampling: RowSampling
+) -> None:
+    executor = build(num_steps=steps)
+    for prompt, plain in zip(PROMPTS, plain_answers[sampling], strict=True):
+        speculative = generate(executor, prompt, TOKENS, sampling)
         assert speculative.tokens == plain.tokens
         assert speculative.logprobs == plain.logprobs
 
 
-@pytest.mark.parametrize("chunk", [1, 5, 16, 64, 1000])
-def test_chunk_size_of_prefill_changes_nothing(build: Build, chunk: int) -> None:
+def test_chunk_size_of_prefill_changes_nothing(build: Build) -> None:
     prompt = prompt_of(4, 131)
     whole = generate(build(num_steps=3, chunk=131), prompt, 40)
-    parts = generate(build(num_steps=3, chunk=chunk), prompt, 40)
-    assert (parts.tokens, parts.logprobs, parts.steps) == (whole.tokens, whole.logprobs, whole.steps)
+    for chunk in (1, 5, 16, 64, 1000):
+        parts = generate(build(num_steps=3, chunk=chunk), prompt, 40)
+        assert (parts.tokens, parts.logprobs, parts.steps) == (whole.tokens, whole.logprobs, whole.steps), chunk
 
 
 def test_prefill_gives_the_bits_of_decoding(build: Build) -> None:

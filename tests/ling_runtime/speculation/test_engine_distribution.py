@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 VOCAB, LENGTH = 8, 3
 PROMPT = (3, 1, 4, 1, 5)
 WISHES = SamplingParams(temperature=0.9, top_p=0.97, min_p=0.02, top_k=7, ignore_eos=True)
-REQUESTS = 900
+REQUESTS = 500
 RUNNING = 16
 
 
@@ -104,7 +104,7 @@ def test_the_engine_samples_from_the_model(build: Any, exact: np.ndarray, steps:
     tokens, proposed, correct = asyncio.run(answers(build(num_steps=steps, max_requests=RUNNING)))
     assert p_value(count(tokens, VOCAB, LENGTH), exact) > SUSPICIOUS
     if steps:
-        assert 80 < correct < 0.5 * proposed, "both outcomes should be common"
+        assert 0.05 * REQUESTS < correct < 0.5 * proposed, "both outcomes should be common"
 
 
 @pytest.mark.parametrize("acceptance", ["classic", pytest.param("block", marks=pytest.mark.slow)])

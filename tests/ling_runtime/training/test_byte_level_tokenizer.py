@@ -77,6 +77,7 @@ def test_shipped_file_is_what_the_recipe_builds(tokenizer: Tokenizer) -> None:
     assert rebuilt.get_vocab() == tokenizer.get_vocab()
 
 
+@pytest.mark.process
 def test_transformers_loads_the_directory_offline(tiny_directory: Path) -> None:
     program = f"""
 from transformers import AutoTokenizer

@@ -90,6 +90,7 @@ def test_answers_have_sixty_tokens_on_average(problems: list[Problem], tiny_dire
     assert 60 <= mean(len(tokenizer.encode(f" {problem.answer}").ids) for problem in problems[:1000]) <= 80
 
 
+@pytest.mark.process
 def test_command_writes_the_same_bytes_for_a_seed(tmp_path: Path) -> None:
     """The digest pins the text the shipped weights were trained on: a change of wording must retrain them."""
     out = tmp_path / "problems.jsonl"

@@ -56,6 +56,7 @@ def test_tables_are_written_as_they_are_read(raw: dict[str, Any]) -> None:
         (STEPS | {"sample_steps_per_sec": [1.0, 2.0]}, "sample_steps_per_sec"),
         (STEPS | {"sample_steps_per_sec": [1.0, 2.0, 0.0]}, "sample_steps_per_sec"),
         (STEPS | {"sample_steps_per_sec": [1.0, 2.0, float("nan")]}, "sample_steps_per_sec"),
+        (STEPS | {"sample_steps_per_sec": [1.0, 2.0, 10**400]}, "sample_steps_per_sec"),
         (STEPS | {"max_batch_tokens": 8}, "max_batch_tokens"),
         (ADDITIVE | {"bias_seconds": 0.0}, "bias_seconds"),
         (ADDITIVE | {"bs_probes": [5, 1]}, "bs_probes"),

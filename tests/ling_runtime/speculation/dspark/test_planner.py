@@ -15,17 +15,16 @@ from ling_runtime.speculation.dspark.planner import (
     CausalPlanner,
     GlobalPlanner,
     Planner,
-    Times,
     VerifyAll,
     allocate,
     best_count,
     causal_count,
-    convex_floor,
     planner_for,
     survival,
     with_free_rows,
 )
 from ling_runtime.speculation.dspark.rejection import Chain, chain_rejection
+from ling_runtime.speculation.dspark.times import Times, convex_floor
 from tests.ling_runtime.speculation.exact import SUSPICIOUS, p_value
 
 # Eighths and small costs, so that ties are real; a step with more rows is never cheaper.
@@ -57,7 +56,7 @@ def every_choice(rows: list[list[float]], cost: CostTable) -> dict[tuple[int, ..
 @settings(deadline=None)
 def test_the_global_form_is_the_best_of_all_choices(confident: list[list[float]], cost: CostTable) -> None:
     rows = survival(confident)
-    lengths = allocate(rows, best_count(rows, Times(cost).of(rows).real))
+    lengths = allocate(rows, best_count(rows, Times(cost).of(len(rows), len(rows[0])).real))
     choices = every_choice(rows, cost)
     assert choices[lengths] == pytest.approx(max(choices.values()), rel=1e-9)
 
@@ -72,7 +71,7 @@ def test_the_causal_form_is_the_first_peak_over_the_number_of_rows(
     most = len(rows) * (len(rows[0]) + 1)
     peak = [max(rate for one, rate in choices.items() if sum(one) == n) for n in range(len(rows), most + 1)]
     first = next((i for i in range(len(peak) - 1) if peak[i + 1] <= peak[i] * (1 + 1e-12)), len(peak) - 1)
-    count = causal_count(rows, Times(cost).of(rows).real)
+    count = causal_count(rows, Times(cost).of(len(rows), len(rows[0])).real)
     assert count == first
     tokens = len(rows) + sum(sorted((alive for row in rows for alive in row), reverse=True)[:count])
     assert tokens / cost.step_time(len(rows), len(rows) + count) == pytest.approx(peak[first], rel=1e-9)
@@ -130,7 +129,7 @@ def test_one_request_follows_the_marginal_rule() -> None:
             break
         tokens, expected = tokens + alive, expected + 1
     assert 1 < expected < 11
-    assert 1 + causal_count([rows], Times(cost).of([rows]).real) == expected
+    assert 1 + causal_count([rows], Times(cost).of(1, len(rows)).real) == expected
 
 
 def test_a_stair_is_neither_the_end_nor_left_before_its_end() -> None:
@@ -138,7 +137,7 @@ def test_a_stair_is_neither_the_end_nor_left_before_its_end() -> None:
     tiles = StepTable((1, 5, 9, 13), (1.0, 0.7, 0.4, 0.25), 16)
     sure = [[0.95] * 15]
     rows = survival(sure)
-    assert causal_count(rows, Times(tiles).of(rows).real) + 1 == 4
+    assert causal_count(rows, Times(tiles).of(len(rows), len(rows[0])).real) + 1 == 4
     assert CausalPlanner(tiles).lengths([1], sure) == (8,)
     assert GlobalPlanner(tiles).lengths([1], sure) == (8,), "the best of all"
     assert CausalPlanner(tiles).lengths([1], [[0.5] * 15]) == (4,), "not worth another stair"
@@ -205,11 +204,11 @@ SECOND = {0: 1.0, 1: 0.2}
 
 def unstopped(rows: list[list[float]]) -> int:
     """Early stop removed, confidences of this very step."""
-    return allocate(rows, best_count(rows, Times(COST).of(rows).real))[0]
+    return allocate(rows, best_count(rows, Times(COST).of(len(rows), len(rows[0])).real))[0]
 
 
 def stopped(rows: list[list[float]]) -> int:
-    return 1 + causal_count(rows, Times(COST).of(rows).real)
+    return 1 + causal_count(rows, Times(COST).of(len(rows), len(rows[0])).real)
 
 
 def first_tokens(plan: object, samples: int = 40000) -> torch.Tensor:
