@@ -75,6 +75,11 @@ def write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
     write_atomically(path, "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows))
 
 
+def record_file(attempt: Path) -> Path:
+    """A cell's or a decision's."""
+    return attempt / (DECISION if (attempt / DECISION).exists() else FILE)
+
+
 def read(attempt: Path, file: str = FILE) -> dict[str, Any]:
     record: dict[str, Any] = json.loads((attempt / file).read_text())
     assert record["schema"] == SCHEMA, record["schema"]

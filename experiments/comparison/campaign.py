@@ -7,13 +7,16 @@ editing the last one, so leaving one out is the same arithmetic as putting one i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from experiments.comparison import ledger
 from experiments.comparison.patch import apply
 from experiments.comparison.runner import Measured, prepared, question
 from experiments.errors import ConfigError
+from experiments.plan import Invocation
 from experiments.record import DECISION, read, write_json
 from experiments.study import is_trusted
 
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
 
     from experiments.comparison.patch import Patch
     from experiments.comparison.runner import Runner
-    from experiments.comparison.spec import Entry
+    from experiments.comparison.spec import ABSpec, Entry
     from experiments.preparation import Prepared
     from experiments.spec import CellSpec, StudySpec
 
@@ -41,6 +44,7 @@ class Step:
 class Campaign:
     """`base` as composed, not yet completed, so that a default stays a default under every change."""
 
+    identity: str
     base: CellSpec
     steps: tuple[Step, ...]
     study: StudySpec
@@ -53,6 +57,7 @@ class Campaign:
 
     def run(self) -> None:
         """Raises Interrupted, StorageError."""
+        self.write(None)
         best = self.runner.cell(self.item(BASE, ()))
         if not is_trusted(best.record):
             return  # its record says why, and there is nothing to compare with
@@ -111,14 +116,32 @@ class Campaign:
     def shown(self, attempt: Path) -> str:
         return str((attempt / DECISION).relative_to(self.runner.course.plan.directory))
 
-    def write(self, best: Measured) -> None:
+    def write(self, best: Measured | None) -> None:
         directory = self.runner.course.plan.directory
         content = {
             "schema": 1,
             "study": self.study.study,
+            "identity": self.identity,
+            "invocation": asdict(self.runner.course.invocation),
             "changes": self.entries,
             "kept": [step.entry.name for step in self.kept],
             "leave_one_out": self.without,
-            "best": {"cell": best.item.cell.name, "record": str(best.attempt.relative_to(directory))},
+            "best": best and {"cell": best.item.cell.name, "record": str(best.attempt.relative_to(directory))},
         }
+        directory.mkdir(parents=True, exist_ok=True)
         write_json(directory / FILE, content)
+
+
+def identity(cells: Sequence[Prepared], settings: ABSpec) -> str:
+    """Of the base and every change by itself: what a campaign that goes on must have in common with the one begun."""
+    text = json.dumps([[item.identity for item in cells], asdict(settings)], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def begun(directory: Path, wanted: str) -> Invocation | None:
+    """The call that began the campaign of this identity; one that goes on belongs to it."""
+    path = directory / FILE
+    if not path.exists():
+        return None
+    content = json.loads(path.read_text())
+    return Invocation(**content["invocation"]) if content["identity"] == wanted else None

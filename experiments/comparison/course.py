@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from experiments import plan, preview, summary
 from experiments.checks import checked
 from experiments.clients.bench_serving import check_installed
+from experiments.comparison import campaign
 from experiments.comparison.ab import Bench
 from experiments.comparison.campaign import BASE, Campaign, Step
 from experiments.comparison.patch import difference
@@ -56,7 +57,7 @@ def main(configs: Sequence[DictConfig]) -> int:
             return preview.dry_run([venture.plan])
         if study.preflight:
             return preview.preflight([venture.plan])
-        invocation = Invocation(id=uuid.uuid4().hex[:12], cells=len(venture.plan.cells), started_utc=now())
+        invocation = call(venture)
         tracker = open_tracker(study, invocation)
     except ConfigError as error:
         return summary.refuse(error)
@@ -85,6 +86,15 @@ def main(configs: Sequence[DictConfig]) -> int:
         untracked=outcome.untracked,
         stopped=stopped,
     )
+
+
+def call(venture: Venture) -> Invocation:
+    """A new one, or that of the campaign which goes on. How many cells it will take, a campaign does not know yet."""
+    study, modes = venture.plan.study, venture.modes
+    wanted = campaign.identity(venture.plan.cells, modes.ab)
+    known = campaign.begun(venture.plan.directory, wanted) if study.resume and modes.mode == "campaign" else None
+    cells = 2 if modes.mode == "ab" else 1
+    return known or Invocation(id=uuid.uuid4().hex[:12], cells=cells, started_utc=now())
 
 
 def prepare(composed: Sequence[Composed]) -> Venture:
@@ -158,6 +168,7 @@ def follow(venture: Venture, runner: Runner) -> None:
     base, *changed = venture.composed
     pairs = zip(venture.modes.campaign.changes, changed, strict=True)
     Campaign(
+        identity=campaign.identity(venture.plan.cells, venture.modes.ab),
         base=base,
         steps=tuple(Step(entry, difference(base, spec)) for entry, spec in pairs),
         study=venture.plan.study,
