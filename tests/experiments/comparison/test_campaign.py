@@ -75,8 +75,15 @@ class Table:
         }
         attempt = new_attempt(self.directory / "decisions" / question.name)
         record = {
-            "schema": 1, "kind": question.kind, "name": question.name, "hypothesis": None, "status": "valid",
-            "verdict": verdict, "rule": "table", "reason": "as the table says", "criterion": "step_time",
+            "schema": 1,
+            "kind": question.kind,
+            "name": question.name,
+            "hypothesis": None,
+            "status": "valid",
+            "verdict": verdict,
+            "rule": "table",
+            "reason": "as the table says",
+            "criterion": "step_time",
             "arms": {
                 "baseline": {"cell": question.baseline.cell.name},
                 "candidate": {"cell": question.candidate.cell.name},
