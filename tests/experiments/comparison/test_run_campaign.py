@@ -116,3 +116,10 @@ def test_files_line_and_store_agree(story: Story) -> None:
         assert (tags["verdict"], tags["reason"]) == (line["verdict"], line["reason"])
         if line["step_time"]:
             assert metrics["ab/step_time/always_valid_estimate"] == line["step_time"]["estimate"]
+
+
+def test_the_store_lacks_nothing_but_the_attempt_that_was_killed(story: Story) -> None:
+    from analysis.sync import sync  # noqa: PLC0415 - as above
+
+    assert sync(story.study.parent).filed == (story.killed,)
+    assert sync(story.study.parent).filed == ()
