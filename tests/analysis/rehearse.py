@@ -49,7 +49,7 @@ class Machine:
         return simulate(self.noise, self.server, effect, trials=trials, blocks=count, prompts=self.prompts, seed=seed)
 
 
-CPU = Machine(TWO_CORES, MINIATURE, prompts=4, aa_blocks=40)
+CPU = Machine(TWO_CORES, MINIATURE, prompts=3, aa_blocks=60)
 GPU = Machine(ONE_GPU, LING_ON_GPU, prompts=1, aa_blocks=24)
 
 
