@@ -55,8 +55,10 @@ def run_collect(given: argparse.Namespace, checkpoints: Checkpoints) -> None:
         executor,
         checkpoints.encode(texts),
         given.max_new_tokens,
-        lambda done: print(f"collect {done}/{len(texts)}", flush=True),
+        temperature=given.temperature,
+        progress=lambda done: print(f"collect {done}/{len(texts)}", flush=True),
     )
+    name += f", temperature {given.temperature:g}"
     samples.write(given.out, found, checkpoints.identity(executor.window - 1), name)
     length = 1 + float(found.correct.sum(1).float().mean())
     print(f"{len(found.raw)} steps of {len(texts)} requests, accept length {length:.3f} -> {given.out}")
@@ -107,6 +109,7 @@ def _parser() -> argparse.ArgumentParser:
     part.add_argument("--num-prompts", type=_positive, default=64, metavar="N", help="generated prompts")
     part.add_argument("--seed", type=int, default=3, help="of the generated prompts")
     part.add_argument("--max-new-tokens", type=_positive, default=256, metavar="N", help="behind each prompt")
+    part.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0: greedy, the default")
     part.add_argument("--max-running-requests", type=_positive, default=8, metavar="N")
     part.set_defaults(run=run_collect)
 

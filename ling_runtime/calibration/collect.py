@@ -1,4 +1,8 @@
-"""Continues prompts greedily, a full batch at a time, and keeps every step's confidences with their outcome."""
+"""Continues prompts, a full batch at a time, and keeps every step's confidences with their outcome.
+
+The outcome is that of the rule by which the temperature is served: greedy drafts are right when they are the target's
+choice, sampled ones when they are accepted.
+"""
 
 from __future__ import annotations
 
@@ -36,14 +40,19 @@ class Recorder:
 
 
 def collect(
-    executor: StepExecutor, prompts: Sequence[Sequence[int]], new_tokens: int, progress: Progress = lambda _: None
+    executor: StepExecutor,
+    prompts: Sequence[Sequence[int]],
+    new_tokens: int,
+    *,
+    temperature: float = 0.0,
+    progress: Progress = lambda _: None,
 ) -> Samples:
     """At least `new_tokens` tokens behind each prompt, as many prompts at once as the executor has slots.
 
     `progress` hears how many prompts are done.
     """
     recorder = Recorder()
-    session = Session(executor, recorder)
+    session = Session(executor, recorder, temperature)
     waiting = deque(enumerate(prompts))
     running: dict[int, tuple[int, int]] = {}  # slot -> request, tokens left
     raw, correct, request = [], [], []

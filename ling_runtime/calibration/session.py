@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from ling_runtime.speculation.interface import Schedule
 
 SHOTS = 5
-GREEDY = RowSampling(temperature=0.0, top_p=1.0, top_k=-1, min_p=0.0, seed=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,18 +56,21 @@ class Checkpoints:
 
 
 class Session:
-    """Requests in flight by slot, all greedy."""
+    """Requests in flight by slot, all sampled at one temperature."""
 
-    def __init__(self, executor: StepExecutor, schedule: Schedule) -> None:
+    def __init__(self, executor: StepExecutor, schedule: Schedule, temperature: float = 0.0) -> None:
         self.executor = executor
+        self._temperature, self._started = temperature, 0
         executor.schedule = schedule
 
     def start(self, prompt: Sequence[int], new_tokens: int) -> int:
         """Prefill a request and return its slot; ConfigError when it does not fit."""
+        self._started += 1
         most = self.executor.max_context
         if len(prompt) + new_tokens > most:
             raise ConfigError(f"a prompt of {len(prompt)} tokens and {new_tokens} new ones: allowed in all: {most}")
-        slot = self.executor.admit(prompt, new_tokens, GREEDY, logprobs=None, prompt_logprobs_from=None)
+        wish = RowSampling(temperature=self._temperature, top_p=1.0, top_k=-1, min_p=0.0, seed=self._started)
+        slot = self.executor.admit(prompt, new_tokens, wish, logprobs=None, prompt_logprobs_from=None)
         while not self.executor.prefill(slot).done:
             pass
         return slot

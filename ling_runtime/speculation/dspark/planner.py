@@ -82,9 +82,8 @@ class GlobalPlanner:
     def lengths(self, slots: Sequence[int], confidence: Sequence[Sequence[float]]) -> tuple[int, ...]:
         now = survival(confidence)
         certain = [1.0] * len(now[0])
-        count = best_count(
-            [self._last.get(slot, certain) for slot in slots], self._times.of(len(now), len(now[0])).real
-        )
+        times = self._times.of(len(now), len(certain))
+        count = best_count([self._last.get(slot, certain) for slot in slots], times.real)
         self._last.update(zip(slots, now, strict=True))
         return allocate(now, count)
 

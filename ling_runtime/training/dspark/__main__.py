@@ -4,7 +4,8 @@ generate    the target continues prompts; sequences for training, or held-out on
 train       a draft learns from the target's states on those sequences
 evaluate    how far a draft carries on held-out sequences
 
-`COMMAND --help` lists the flags of a command.
+`COMMAND --help` lists the flags of a command. `python -m ling_runtime.training.dspark.ablation` runs many short
+trainings side by side on one GPU, with the states kept in its memory.
 """
 
 from __future__ import annotations

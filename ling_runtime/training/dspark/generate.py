@@ -20,6 +20,7 @@ from ling_runtime.config import ConfigError, ModelConfig
 from ling_runtime.speculation.dspark.identity import checkpoint
 from ling_runtime.training.choice import Choice, Sampling
 from ling_runtime.training.decode import generate
+from ling_runtime.training.dspark.options import check_device
 from ling_runtime.training.dspark.prompts import Prompts
 from ling_runtime.training.dspark.trajectories import SETTINGS, Rows, Setting, Trajectories
 from ling_runtime.weights import load, tensor_specs
@@ -51,6 +52,7 @@ class GenerateOptions:
         for key in ("rows", "length", "long_length", "batch", "num_threads"):
             if getattr(self, key) < 1:
                 raise ConfigError(f"{key}={getattr(self, key)}: must be at least 1")
+        check_device(self.device)
 
 
 def run(options: GenerateOptions) -> int:

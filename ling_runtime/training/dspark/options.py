@@ -13,6 +13,8 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+import torch
+
 from ling_runtime.config import ConfigError
 
 if TYPE_CHECKING:
@@ -32,6 +34,11 @@ def parse(kind: type[Options], arguments: Sequence[str], *, prog: str, descripti
         return _build(kind, given)
     except ConfigError as error:
         parser.error(str(error))
+
+
+def check_device(device: str) -> None:
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device=cuda: torch finds no CUDA device; allowed here: cpu")
 
 
 def _add(parser: argparse._ActionsContainer, kind: type[Any]) -> None:

@@ -16,6 +16,7 @@ from ling_runtime.config import ConfigError, ModelConfig
 from ling_runtime.executor.build import DTYPES
 from ling_runtime.speculation.dspark.identity import checkpoint
 from ling_runtime.training.dspark.channel import batch_bytes
+from ling_runtime.training.dspark.options import check_device
 from ling_runtime.training.dspark.recipe import PRESETS, Recipe, recipe
 from ling_runtime.training.dspark.stream import Stream
 from ling_runtime.training.dspark.trajectories import Trajectories
@@ -71,6 +72,7 @@ class TrainOptions:
         ):
             if getattr(self, key) < 1:
                 raise ConfigError(f"{key}={getattr(self, key)}: must be at least 1")
+        check_device(self.device)
         if self.anchors > self.length:
             raise ConfigError(f"anchors={self.anchors}: allowed up to length={self.length}")
         if self.preset not in PRESETS:

@@ -20,6 +20,7 @@ from ling_runtime.draft_config import DraftConfig
 from ling_runtime.draft_weights import load_draft
 from ling_runtime.speculation.dspark.identity import checkpoint
 from ling_runtime.training.dspark.evaluate import evaluate
+from ling_runtime.training.dspark.options import check_device
 from ling_runtime.training.dspark.target import Target
 from ling_runtime.training.dspark.trainer import Shared
 from ling_runtime.training.dspark.trajectories import Trajectories
@@ -45,6 +46,9 @@ class ScoreOptions:
     limit: Annotated[int | None, "tokens of each sequence to score, from the end of its prompt on"] = 256
     device: Annotated[Literal["cpu", "cuda"], "where to compute"] = "cpu"
     num_threads: Annotated[int, "CPU threads"] = 1
+
+    def __post_init__(self) -> None:
+        check_device(self.device)
 
 
 def run(options: ScoreOptions) -> int:

@@ -55,7 +55,11 @@ def test_sampled_sequences_are_no_ruler(
 
 
 def test_mistakes_are_answered_with_what_is_allowed(
-    command: Command, small_target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: Command,
+    small_target: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert command("trane") == 2
     assert "trane: unknown command; allowed: generate, evaluate, train" in capsys.readouterr().err
@@ -64,6 +68,10 @@ def test_mistakes_are_answered_with_what_is_allowed(
     with pytest.raises(SystemExit, match="2"):
         command("generate", "--model", small_target, "--out", tmp_path, "--rows", 0)
     assert "rows=0: must be at least 1" in capsys.readouterr().err
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(SystemExit, match="2"):
+        command("generate", "--model", small_target, "--out", tmp_path, "--device", "cuda")
+    assert "device=cuda: torch finds no CUDA device; allowed here: cpu" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", COMMANDS)
