@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-from machines import LING_ON_GPU, MINIATURE, ONE_GPU, TWO_CORES
+from machines import CROWDED, CROWDED_MINIATURE, LING_ON_GPU, MINIATURE, ONE_GPU, TWO_CORES
 
 from analysis.ab import compare, stop
 from analysis.floor import from_runs
@@ -50,6 +50,7 @@ class Machine:
 
 
 CPU = Machine(TWO_CORES, MINIATURE, prompts=3, aa_blocks=60)
+CROWD = Machine(CROWDED, CROWDED_MINIATURE, prompts=1, aa_blocks=60)
 GPU = Machine(ONE_GPU, LING_ON_GPU, prompts=1, aa_blocks=24)
 
 
