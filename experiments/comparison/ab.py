@@ -17,7 +17,7 @@ from experiments import ruler
 from experiments.attempt import recorded
 from experiments.comparison import figures, timing
 from experiments.comparison.arms import Arms
-from experiments.comparison.decision import DIRECTORY, Question, concluded, gates, opening
+from experiments.comparison.decision import Question, concluded, gates, opening
 from experiments.comparison.floors import floor
 from experiments.comparison.load import block_harness
 from experiments.comparison.requests import digest, requests
@@ -26,7 +26,7 @@ from experiments.findings import FOREIGN_LOAD
 from experiments.gpu import gpus
 from experiments.lock import measurement_lock
 from experiments.machine import LoadMeter, load_average
-from experiments.record import DECISION, new_attempt, read
+from experiments.record import DECISION, DECISIONS, new_attempt, read
 from experiments.study import pinned
 from gates.speed import Expectation, criterion, judge, source
 from gates.validity import Fault
@@ -68,7 +68,7 @@ class Bench:
 
 def run(question: Question, cells: Cells, bench: Bench) -> Path:
     """The attempt with the decision's record. Raises Interrupted and StorageError only."""
-    directory = new_attempt(bench.plan.directory / DIRECTORY / question.name)
+    directory = new_attempt(bench.plan.directory / DECISIONS / question.name)
     opened = opening(
         question,
         bench.settings,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from experiments.claim import running
+from experiments.status import collect
 from tests.experiments.driver import Run, begin, fake_command, finish, small, start
 
 if TYPE_CHECKING:
@@ -123,3 +124,13 @@ def test_the_store_lacks_nothing_but_the_attempt_that_was_killed(story: Story) -
 
     assert sync(story.study.parent).filed == (story.killed,)
     assert sync(story.study.parent).filed == ()
+
+
+def test_status_shows_decisions_beside_cells(story: Story) -> None:
+    rows = {row.cell: row for row in collect(story.study.parent)}
+    assert set(rows) == {
+        "base",
+        *(f"{kind}{name}" for kind in ("", "decision: ") for name in ("wrong", "faster", "idle")),
+    }
+    faster = rows["decision: faster"]
+    assert (faster.study, faster.attempt, faster.status, faster.verdict) == ("chain", 2, "valid", "keep")
