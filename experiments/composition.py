@@ -1,7 +1,7 @@
 """The border between Hydra and us: a composed configuration becomes a study and its cells, or a ConfigError.
 
-The surprise: a preset with `cells` is composed once more per cell, with the cell's overrides after the command
-line's, so that a cell may change groups and everything that Hydra checks is checked for each of them.
+The surprise: a preset with `cells`, or with arms or changes, is composed once more for each, with its overrides after
+the command line's, so that each may change groups and everything that Hydra checks is checked for each of them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from experiments.comparison.spec import Modes
 from experiments.errors import ConfigError
 from experiments.schema import Cells
 from experiments.spec import CellSpec, StudySpec
@@ -29,18 +30,31 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class Composed:
-    """One cell as composed, with the study it asks to belong to."""
+    """One cell as composed, with the study it asks to belong to and what that is to do."""
 
     study: StudySpec
     cell: CellSpec
+    modes: Modes
 
 
 def expand(config: DictConfig) -> list[DictConfig]:
-    """One Hydra job's configuration, or one per entry of `cells`. To be called inside the job."""
-    if not config.cells:
+    """One Hydra job's configuration, or one per cell that it lists. To be called inside the job."""
+    listed = override_lists(config)
+    if not listed:
         return [config]
     job = HydraConfig.get()
-    return [compose(job.job.config_name, merged(job.overrides.task, cell)) for cell in config.cells]
+    return [compose(job.job.config_name, merged(job.overrides.task, cell)) for cell in listed]
+
+
+def override_lists(config: DictConfig) -> list[Sequence[str]]:
+    """An A/B's arms; a campaign's base, then each change over it; or the cells of a mixed sweep."""
+    match config.mode:
+        case "ab":
+            return [config.ab.baseline, config.ab.candidate]
+        case "campaign":
+            return [[], *(entry.overrides for entry in config.campaign.changes)]
+        case _:
+            return [*config.cells]
 
 
 def merged(base: Sequence[str], cell: Sequence[str]) -> list[str]:
@@ -56,8 +70,8 @@ def convert(config: DictConfig) -> Composed:
     except OmegaConfBaseException as error:
         raise ConfigError(str(error.full_key), str(error).splitlines()[0]) from error
     assert isinstance(values, dict)
-    refuse_unknown(values, StudySpec, CellSpec, Cells)
-    return Composed(build(StudySpec, values), build(CellSpec, values))
+    refuse_unknown(values, StudySpec, CellSpec, Cells, Modes)
+    return Composed(build(StudySpec, values), build(CellSpec, values), build(Modes, values))
 
 
 def refuse_unknown(values: dict[Any, Any], *specs: type, path: str = "") -> None:
@@ -82,7 +96,8 @@ def _value(hint: Any, value: Any, key: str) -> Any:
         refuse_unknown(value, hint, path=f"{key}.")
         return build(hint, value, f"{key}.")
     if get_origin(hint) is tuple:
-        return tuple(value)
+        item = get_args(hint)[0]
+        return tuple(_value(item, one, f"{key}[{index}]") for index, one in enumerate(value))
     options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     allowed = [choice for option in options if get_origin(option) is Literal for choice in get_args(option)]
     if allowed and value not in allowed and not (value is None and type(None) in options):
