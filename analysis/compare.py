@@ -6,8 +6,6 @@ place of numbers that somebody might quote.
 
 from __future__ import annotations
 
-import re
-
 import pandas as pd
 
 from analysis.records import METRICS
@@ -17,7 +15,7 @@ RATIOS = {"tpot_ratio": "mean_tpot_ms", "step_ratio": "step_ms", "throughput_rat
 
 
 def compare(records: pd.DataFrame) -> pd.DataFrame:
-    """`records` as `analysis.records.load` gives them, baselines first, with the columns of RATIOS added."""
+    """`records` as rows of `analysis.records.row`, baselines first, with the columns of RATIOS added."""
     ordered = in_order(records)
     ordered[FIGURES] = ordered[FIGURES].where(ordered["status"] == "valid")
     figures = ordered[list(RATIOS.values())].astype(float)
@@ -28,13 +26,6 @@ def compare(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def in_order(records: pd.DataFrame) -> pd.DataFrame:
-    """By study, the baseline first, then by name."""
-    cells = zip(records["study"], records["role"], records["name"], strict=True)
-    keys = [(study, role != "baseline", natural(name)) for study, role, name in cells]
+    """By study, the baseline first, the others in the order they have."""
+    keys = [(study, role != "baseline") for study, role in zip(records["study"], records["role"], strict=True)]
     return records.iloc[sorted(range(len(keys)), key=keys.__getitem__)].reset_index(drop=True)
-
-
-def natural(name: str) -> tuple[tuple[int, str], ...]:
-    """dspark-8 before dspark-16: digits compare as numbers."""
-    parts = re.findall(r"\d+|\D+", name)
-    return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in parts)

@@ -7,6 +7,7 @@ and broke is broken, and a table that showed the older number would hide it.
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -44,6 +45,7 @@ def load(directory: Path, study: str | None = None) -> pd.DataFrame:
     if not chosen:
         of_study = f" of study {study}" if study else ""
         raise RecordError(f"no record.json{of_study} under {directory}")
+    chosen.sort(key=lambda entry: (entry["study"], natural(entry["name"])))
     return pd.DataFrame(chosen)
 
 
@@ -87,3 +89,9 @@ def latest(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         if key not in last or entry["attempt"] > last[key]["attempt"]:
             last[key] = entry
     return list(last.values())
+
+
+def natural(name: str) -> tuple[tuple[int, str], ...]:
+    """dspark-8 before dspark-16: digits compare as numbers."""
+    parts = re.findall(r"\d+|\D+", name)
+    return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in parts)

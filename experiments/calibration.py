@@ -82,6 +82,7 @@ def commands(spec: CellSpec, prompts: Path, directory: Path) -> dict[Part, Comma
     collect = {
         "--prompts": prompts,
         "--max-new-tokens": wanted.output_len,
+        "--temperature": wanted.temperature,
         "--max-running-requests": engine.max_running_requests,
         "--out": samples,
     }

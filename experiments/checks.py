@@ -107,6 +107,8 @@ def _check_calibration(cell: CellSpec) -> None:
         return
     if cell.speculation.algorithm != wanted.name:
         raise ConfigError("calibration", f"calibrates speculation={wanted.name}, not {cell.speculation.algorithm}")
+    if wanted.temperature < 0:
+        raise ConfigError("calibration.temperature", f"{wanted.temperature:g} is no temperature; allowed: 0 and more")
     batches = wanted.requests
     if not batches or min(batches) < 1 or max(batches) > cell.engine.max_running_requests:
         allowed = f"1 to engine.max_running_requests={cell.engine.max_running_requests}"

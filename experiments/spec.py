@@ -138,6 +138,8 @@ class CalibrationSpec:
     name: Literal["none", "dspark"] = "none"
     num_prompts: int = 64
     output_len: int = 256
+    temperature: float = 0.0
+    """At which they are continued: what the artifacts will serve."""
     seed: int = 3
     """Of the generated prompts."""
     requests: tuple[int, ...] = (1, 2, 4, 8)

@@ -24,19 +24,23 @@ if TYPE_CHECKING:
 DATABASE = "mlflow.db"
 SQLITE = "sqlite:///"
 OPENED = "opened_utc"
-PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "5"}
-"""MLflow retries a dead server for minutes. What the environment says goes first."""
+MANNERS = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "5",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+}
+"""MLflow retries a dead server for minutes, and reports its use to its makers. What the environment says goes first."""
 
 
 def open_shelf(directory: Path, study: str, uri: str | None) -> Shelf:
     """The runs of `study`; `uri` None: SQLite in `directory`. Raises ConfigError for a store that takes no writing."""
+    for name, value in MANNERS.items():
+        os.environ.setdefault(name, value)
     from alembic.util import CommandError  # noqa: PLC0415 - seconds of imports, only where tracking is on
     from mlflow.exceptions import MlflowException  # noqa: PLC0415
     from mlflow.tracking import MlflowClient  # noqa: PLC0415
     from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415
 
-    for name, value in PATIENCE.items():
-        os.environ.setdefault(name, value)
     uri = uri or f"{SQLITE}{directory.absolute() / DATABASE}"
     database = Path(uri.removeprefix(SQLITE)).absolute() if uri.startswith(SQLITE) else None
     try:

@@ -65,8 +65,7 @@ def classify(baseline: CellSpec, candidate: CellSpec, variants: Sequence[Variant
 
 def _parts(baseline: CellSpec, candidate: CellSpec, variants: Sequence[Variant]) -> Iterator[Part]:
     yield from _model_parts(baseline, candidate)
-    if _resolved(baseline.speculation) != _resolved(candidate.speculation):
-        yield Part("speculation", f"speculation: {_brief(baseline.speculation)} -> {_brief(candidate.speculation)}")
+    yield from _speculation_parts(baseline.speculation, candidate.speculation)
     yield from _engine_parts(baseline, candidate)
     yield from _environment_parts(baseline.env, candidate.env)
     yield from _kernel_parts(baseline.kernels, candidate.kernels, variants)
@@ -129,13 +128,22 @@ def _differences(
             yield name, before, after
 
 
+def _speculation_parts(baseline: SpeculationSpec, candidate: SpeculationSpec) -> Iterator[Part]:
+    """One part: the settings, and of the options of one algorithm those that differ."""
+    if _resolved(baseline) == _resolved(candidate):
+        return
+    differing = [key for key in OPTIONS if getattr(baseline, key) != getattr(candidate, key)]
+    shown = differing if baseline.algorithm == candidate.algorithm else []
+    yield Part("speculation", f"speculation: {_brief(baseline, shown)} -> {_brief(candidate, shown)}")
+
+
 def _resolved(speculation: SpeculationSpec) -> SpeculationSpec:
     """Draft tokens left to the default and the same number given are one setting."""
     return replace(speculation, num_draft_tokens=speculation.window)
 
 
-def _brief(speculation: SpeculationSpec) -> str:
-    values = (speculation.num_steps, speculation.block_size, speculation.verify_mode)
+def _brief(speculation: SpeculationSpec, shown: Sequence[str]) -> str:
+    mode = speculation.verify_mode if speculation.verify_mode != "static" else None
+    values = (speculation.num_steps, speculation.block_size, mode)
     name = "-".join([speculation.algorithm, *(str(value) for value in values if value is not None)])
-    options = [f"{key}={getattr(speculation, key)}" for key in OPTIONS if getattr(speculation, key)]
-    return " ".join([name, *options])
+    return " ".join([name, *(f"{key}={getattr(speculation, key)}" for key in shown)])

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from analysis.__main__ import main
-from analysis.compare import compare, natural
-from analysis.records import RecordError, load
+from analysis.compare import compare
+from analysis.records import RecordError, load, natural
 
 GOLDEN = Path(__file__).parent / "golden"
 

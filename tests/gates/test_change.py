@@ -57,14 +57,17 @@ def test_the_strongest_part_decides_and_all_are_named():
     )
 
 
-def test_each_part_of_a_block_s_verification_is_speculation_and_named():
-    compact = replace(DSPARK_8, verify_mode="compact", acceptance="classic", scheduler="causal", sts_path="a.json")
+def test_what_differs_in_a_block_s_verification_is_speculation_and_named():
+    compact = replace(DSPARK_8, verify_mode="compact", draft_path="d", acceptance="classic", scheduler="causal")
     change = classify(cell(speculation=compact), cell(speculation=replace(compact, scheduler="global")), VARIANTS)
     assert change.class_ == "speculation"
-    before, after = (f"dspark-8-compact acceptance=classic scheduler={s} sts_path=a.json" for s in ("causal", "global"))
-    assert change.parts == (f"speculation: {before} -> {after}",)
-    other = replace(compact, draft_path="d")
-    assert classify(cell(speculation=compact), cell(speculation=other), VARIANTS).class_ == "speculation"
+    assert change.parts == ("speculation: dspark-8-compact scheduler=causal -> dspark-8-compact scheduler=global",)
+    other = classify(cell(speculation=compact), cell(speculation=replace(compact, draft_path="e")), VARIANTS)
+    assert other.parts == ("speculation: dspark-8-compact draft_path=d -> dspark-8-compact draft_path=e",)
+    static = replace(compact, verify_mode="static", scheduler=None)
+    assert classify(cell(speculation=NEXTN_3_4), cell(speculation=static), VARIANTS).parts == (
+        "speculation: nextn-3 -> dspark-8",
+    )
 
 
 def test_going_back_from_a_rounding_variant_rounds_too():

@@ -1,7 +1,7 @@
 """Results of `ablation` as tables: `python -m ling_runtime.training.dspark.table results.jsonl`.
 
-A difference to the plain recipe is taken seed by seed, so what all presets owe to a seed cancels; its interval is
-Student's over the seeds, and of one seed there is none.
+A difference to the plain recipe is taken between runs of one seed and one number of steps, so what all presets owe to
+these cancels; its interval is Student's over the pairs, and of one pair there is none.
 """
 
 from __future__ import annotations
@@ -32,31 +32,28 @@ def difference(values: Sequence[float], base: Sequence[float]) -> tuple[float, f
 
 
 def rows(results: Iterable[Result]) -> list[str]:
-    """One line a preset: seeds, parameters, accept length, its difference to the plain recipe, calibration error."""
-    by_preset: dict[str, dict[int, Result]] = defaultdict(dict)
+    """One line a preset: pairs, parameters, accept length, that of the plain runs beside it, difference, ECE."""
+    by_preset: dict[str, dict[tuple[int, int], Result]] = defaultdict(dict)
     for result in results:
         if not result["ship"]:
-            by_preset[result["preset"]][result["seed"]] = result
-    base = by_preset[BASE]
-    lines = []
-    for preset, runs in by_preset.items():
-        seeds = sorted(runs.keys() & base.keys())
-        lengths = [runs[seed]["accept_length"] for seed in seeds]
-        ece = mean(mean(runs[seed]["ece"]) for seed in seeds)
-        parameters = f"{runs[seeds[0]]['parameters']:,}"
-        change = _change(lengths, [base[seed]["accept_length"] for seed in seeds]) if preset != BASE else ""
-        lines.append(f"| {preset} | {len(seeds)} | {parameters} | {mean(lengths):.3f} | {change} | {ece:.4f} |")
-    return lines
+            by_preset[result["preset"]][result["seed"], result["steps"]] = result
+    base = by_preset.pop(BASE)
+    return [_row(preset, runs, base) for preset, runs in by_preset.items()]
 
 
-def _change(lengths: Sequence[float], base: Sequence[float]) -> str:
-    middle, half = difference(lengths, base)
-    return f"{middle:+.3f}" if half is None else f"{middle:+.3f} ± {half:.3f}"
+def _row(preset: str, runs: dict[tuple[int, int], Result], base: dict[tuple[int, int], Result]) -> str:
+    pairs = [(runs[key], base[key]) for key in sorted(runs.keys() & base.keys())]
+    lengths, plain = ([pair[side]["accept_length"] for pair in pairs] for side in (0, 1))
+    middle, half = difference(lengths, plain)
+    change = f"{middle:+.2f}" if half is None else f"{middle:+.2f} \u00b1 {half:.2f}"
+    errors = " / ".join(f"{mean(mean(pair[side]['ece']) for pair in pairs):.3f}" for side in (0, 1))
+    count = f"{pairs[0][0]['parameters']:,}"
+    return f"| {preset} | {len(pairs)} | {count} | {mean(lengths):.2f} | {mean(plain):.2f} | {change} | {errors} |"
 
 
 def main() -> None:
     results = [json.loads(line) for line in Path(sys.argv[1]).read_text().splitlines()]
-    print("| preset | seeds | parameters | accept length | difference | mean ECE |\n|---|---|---|---|---|---|")
+    print("| preset | pairs | parameters | accept length | plain | difference | ECE / plain |\n" + "|---" * 7 + "|")
     print("\n".join(rows(results)))
 
 

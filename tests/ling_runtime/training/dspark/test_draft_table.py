@@ -14,14 +14,16 @@ def test_what_seeds_share_is_no_uncertainty() -> None:
     assert difference([2.0], [1.5]) == (0.5, None)
 
 
-def test_only_seeds_that_both_have_are_compared() -> None:
+def run(preset: str, seed: int, steps: int, accept_length: float) -> dict[str, object]:
     common = {"ship": False, "parameters": 1000, "ece": [0.1, 0.3]}
-    results = [
-        {"preset": "plain", "seed": seed, "accept_length": length, **common} for seed, length in ((0, 5.0), (1, 6.0))
-    ]
-    results += [{"preset": "head-rnn", "seed": 1, "accept_length": 6.25, **common}]
-    results += [{"preset": "head-rnn", "seed": 2, "accept_length": 99.0, **common}]
+    return {"preset": preset, "seed": seed, "steps": steps, "accept_length": accept_length, **common}
+
+
+def test_only_runs_of_one_seed_and_budget_are_compared() -> None:
+    results = [run("plain", 0, 10, 5.0), run("plain", 1, 10, 6.0), run("plain", 1, 20, 7.0)]
+    results += [run("head-rnn", 1, 20, 7.25), run("head-rnn", 2, 10, 99.0), run("head-rnn", 0, 20, 99.0)]
+    results += [run("head-gated", 0, 10, 5.5), run("head-gated", 1, 10, 6.5)]
     assert rows(results) == [
-        "| plain | 2 | 1,000 | 5.500 |  | 0.2000 |",
-        "| head-rnn | 1 | 1,000 | 6.250 | +0.250 | 0.2000 |",
+        "| head-rnn | 1 | 1,000 | 7.25 | 7.00 | +0.25 | 0.200 / 0.200 |",
+        "| head-gated | 2 | 1,000 | 6.00 | 5.50 | +0.50 \u00b1 0.00 | 0.200 / 0.200 |",
     ]

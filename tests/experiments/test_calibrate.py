@@ -169,6 +169,7 @@ def test_progress_is_what_the_last_line_of_it_says(tmp_path: Path) -> None:
         ("nextn", {}, "calibration: calibrates speculation=dspark, not nextn"),
         ("dspark", {"requests": (1, 16)}, r"calibration\.requests: \[1, 16\] are no batches .* allowed: 1 to .*=8"),
         ("dspark", {"requests": ()}, r"calibration\.requests: \[\] are no batches"),
+        ("dspark", {"temperature": -1.0}, r"calibration\.temperature: -1 is no temperature; allowed: 0 and more"),
         ("dspark", {"num_prompts": 0}, r"calibration\.num_prompts: 0 is too small"),
         ("dspark", {"timeout_s": 0.0}, r"calibration\.timeout_s: 0 is no limit"),
     ],
