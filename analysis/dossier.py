@@ -68,10 +68,10 @@ def studies(directory: Path, only: str | None = None) -> tuple[Study, ...]:
     if not names:
         of_study = f" of study {only}" if only else ""
         raise RecordError(f"no record.json{of_study} under {directory}")
-    return tuple(study(name, [one for one in found if one.record["study"] == name]) for name in names)
+    return tuple(study_of(name, [one for one in found if one.record["study"] == name]) for name in names)
 
 
-def study(name: str, found: list[Filed]) -> Study:
+def study_of(name: str, found: list[Filed]) -> Study:
     busy = [one for one in found if running(one.directory)]
     ended = [one for one in found if one not in busy]
     last = latest(ended)

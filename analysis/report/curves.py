@@ -57,9 +57,12 @@ def _valid(cells: Sequence[Filed]) -> Iterator[Filed]:
 
 
 def _rows(cell: Filed) -> float | None:
-    measured = cell.record["metrics"]
+    """As the server counted them; where it does not, a chain of drafts is verified whole, and that length is known."""
+    measured, proved = cell.record["metrics"], cell.record.get("activation") or {}
     rows: float | None = measured.get("verified_rows_per_step")
-    return 1.0 if rows is None and measured["accept_source"] == "definition" else rows
+    if rows is None and measured["accept_source"] == "definition":
+        return 1.0
+    return rows or proved.get("observed", {}).get("speculation.num_draft_tokens")
 
 
 def _legend(texts: Sequence[str]) -> Iterator[Markup]:
