@@ -12,6 +12,11 @@ import json
 VIEW = "decisions"
 TAG = f"mlflow.sharedViewState.{VIEW}"
 NOTE = "mlflow.note.content"
+FILTER = "tags.status != ''"
+"""Cells and decisions, and not the parents above them."""
+ORDER = "attributes.end_time"
+"""As they were made. Where runs are sorted by when they began, MLflow folds children away below their parents."""
+WIDTHS = {"tags.`reason`": 360}
 COLUMNS = {
     "tags": ("verdict", "rule", "reason"),
     "metrics": (
@@ -30,7 +35,8 @@ COLUMNS = {
 def state() -> str:
     """The view, as MLflow's page reads it."""
     chosen = [f"{group}.`{name}`" for group, names in COLUMNS.items() for name in names]
-    return json.dumps({"selectedColumns": chosen, "columnOrder": [], "columnWidths": {}})
+    columns = {"selectedColumns": chosen, "columnOrder": chosen, "columnWidths": WIDTHS}
+    return json.dumps({"searchFilter": FILTER, "orderByKey": ORDER, "orderByAsc": True, **columns})
 
 
 def link(experiment: str) -> str:

@@ -131,7 +131,7 @@ class Shelf:
         self._client.log_batch(
             run,
             metrics=[Metric(name, value, ended, step) for name, value, step in points],
-            params=[Param(name, str(value)) for name, value in record.get("axes", {}).items()],
+            params=[Param(name, str(value)) for name, value in params(record).items()],
             tags=[RunTag(name, str(value)[:LONGEST]) for name, value in {**words(record), **(more or {})}.items()],
         )
         link = {"record": f"#/experiments/{self._experiment}/runs/{run}/artifacts/{record_file(attempt).name}"}
@@ -174,6 +174,11 @@ def series(record: Mapping[str, Any]) -> dict[str, list[float]]:
     values = {name: measured.get(key) for name, key in SERIES.items()}
     values |= {name: sts.get(key) for name, key in CALIBRATION.items()}
     return {name: row for name, row in values.items() if row}
+
+
+def params(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What varies, and what came of it: MLflow's page that compares runs has no room for tags."""
+    return {**record.get("axes", {}), "verdict": record["verdict"] or record["status"]}
 
 
 def tags(record: Mapping[str, Any]) -> dict[str, Any]:

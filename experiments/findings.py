@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from experiments import activation
+from experiments import activation, telemetry
 from experiments.errors import MeasurementError
 from experiments.metrics import Metrics, Sample, measure, step_flag
 from gates.validity import Fault, activation_faults
@@ -121,3 +121,4 @@ def flags(spec: CellSpec, metrics: Metrics, load: Load) -> Iterator[str]:
         yield remark
     if load.machine["foreign_cores"] > FOREIGN_LOAD:
         yield f"other processes used {load.machine['foreign_cores']:.2f} cores during the benchmark"
+    yield from telemetry.remarks(load.machine["telemetry"])

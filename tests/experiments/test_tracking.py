@@ -143,7 +143,8 @@ def test_a_parent_and_its_children_equal_the_records(quickstart: Run) -> None:
         for slash, key in METRICS.items():
             assert child.data.metrics.get(slash) == pytest.approx(record["metrics"][key])
         assert child.data.metrics["task/gsm8k_accuracy"] == record["task"]["accuracy"]
-        assert child.data.params == {key: str(value) for key, value in record["axes"].items()}
+        varied = {key: str(value) for key, value in record["axes"].items()}
+        assert child.data.params == {**varied, "verdict": record["verdict"]}
         assert child.data.tags["identity"] == record["identity"]
         assert child.data.tags["verdict"] == record["verdict"]
         artifacts = {artifact.path for artifact in client.list_artifacts(child.info.run_id)}
