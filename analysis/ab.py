@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from scipy import stats
 
-from analysis.bootstrap import bootstrap
+from analysis.bootstrap import RESAMPLES, bootstrap
 from analysis.pairs import FIGURES, contrasts
 from analysis.sequence import always_valid
 
@@ -85,11 +85,11 @@ class Comparison:
         return {"blocks": self.blocks, "cells": self.cells, **intervals}
 
 
-def compare(pairs: Pairs, *, seed: int) -> Comparison:
+def compare(pairs: Pairs, *, seed: int, resamples: int = RESAMPLES) -> Comparison:
     by_block = {figure: contrasts(pairs, figure) for figure in FIGURES}
     return Comparison(
         always_valid={figure: always_valid(values) for figure, values in by_block.items()},
-        bootstrap={figure: bootstrap(pairs, figure, seed=seed) for figure in FIGURES},
+        bootstrap={figure: bootstrap(pairs, figure, seed=seed, resamples=resamples) for figure in FIGURES},
         detectable={figure: detectable(values) for figure, values in by_block.items()},
         blocks=pairs.blocks,
         cells=len(pairs.block),

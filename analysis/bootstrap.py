@@ -1,12 +1,14 @@
-"""The interval of a log-ratio of sums over prompts and blocks, paired in both: a studentised bootstrap of clusters.
+"""The interval of a log-ratio of sums over prompts and blocks, paired in both: a resampling of whole clusters.
 
-Answers of one block share the machine's mood, answers to one prompt share its text, so neither is independent. The
-standard error counts both (variance over blocks plus variance over prompts less that over cells: Cameron, Gelbach and
-Miller, J. Bus. Econ. Stat. 29 (2011) 238). The quantile comes from resampling whole clusters of whichever kind has the
-larger variance and studentising each resample (symmetric bootstrap-t: Hall, J. R. Stat. Soc. B 50 (1988) 35), which
-keeps its coverage at ten clusters, where percentiles do not. The surprise: with every prompt in one block only, all
-this is the bootstrap over blocks, and under greedy decoding, where accept length has no block noise at all, the one
-over prompts. It holds for a number of blocks fixed beforehand; who stops by looking needs sequence.py.
+Answers of one block share the machine's mood, answers to one prompt share its text, so neither is independent. Clusters
+of the kind with the larger variance are drawn, each in or out by a fair coin, and the log-ratios of the subsets are
+typical values of the true one (Hartigan, J. Am. Stat. Assoc. 64 (1969) 1303): where what clusters add is symmetric,
+which the coin of ABBA sees to, their quantiles cover exactly what they say, for ten clusters and with bursts of foreign
+load, where percentile and studentised bootstraps were up to six points off. The other kind's variance widens it
+(over blocks plus over prompts less over cells: Cameron, Gelbach and Miller, J. Bus. Econ. Stat. 29 (2011) 238).
+The surprise: with every prompt in one block only, this is a resampling of blocks, and under greedy decoding, where
+accept length has no block noise at all, of prompts. It holds for a number of blocks fixed beforehand; who stops by
+looking needs sequence.py.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 RESAMPLES = 1999
 ALPHA = 0.05
+NOTHING = 1e-24
+"""Variance that is the rounding of sums."""
 
 
 @dataclass(frozen=True)
@@ -48,35 +52,28 @@ class Clusters:
         shares = self.numerators / above[..., None, :] - self.denominators / below[..., None, :]
         return log_ratio(above, below), shares[..., 1] - shares[..., 0]
 
-    def studentised(self, weights: Floats) -> tuple[Floats, Floats]:
-        """[..., clusters] -> log-ratio and its variance, [...] each."""
-        estimate, pulls = self.pulls(weights)
-        count = self.numerators.shape[0]
-        variance: Floats = (weights * pulls**2).sum(axis=-1) * count / max(count - 1, 1)
-        return estimate, variance
+    def variance(self) -> float:
+        """Of the log-ratio, were these clusters independent."""
+        count = len(self.numerators)
+        _, pulls = self.pulls(np.ones(count))
+        return float((pulls**2).sum()) * count / max(count - 1, 1)
 
 
 def bootstrap(pairs: Pairs, figure: Figure, *, seed: int, resamples: int = RESAMPLES, alpha: float = ALPHA) -> LogRatio:
-    """Two-sided, 1 - alpha. Unbounded where all answers are of one block and one prompt."""
+    """Two-sided, 1 - alpha. Unbounded where there are too few clusters for that; a point where nothing varies."""
     sums = pairs.ratio(figure)
     cells = np.arange(len(pairs.block))
     kinds = [Clusters.of(*sums, label) for label in (pairs.block, pairs.prompt, cells)]
-    (estimate, *_), variances = zip(*(kind.studentised(np.ones(len(kind.numerators))) for kind in kinds), strict=True)
-    widest = kinds[int(variances[1] > variances[0])]
-    error = float(np.sqrt(max(variances[0] + variances[1] - variances[2], *variances[:2])))
-    if len(widest.numerators) < 2:
-        return LogRatio(estimate=float(estimate), low=-np.inf, high=np.inf)
-    reach = _quantile(widest, np.random.default_rng(seed), resamples, alpha) * error
-    return LogRatio(estimate=float(estimate), low=float(estimate - reach), high=float(estimate + reach))
-
-
-def _quantile(clusters: Clusters, generator: np.random.Generator, resamples: int, alpha: float) -> float:
-    """Of |resampled - estimate| over its own error. A resample of one cluster alone has no error and says nothing."""
-    count = len(clusters.numerators)
-    weights = generator.multinomial(count, np.full(count, 1 / count), size=resamples).astype(float)
-    resampled, variance = clusters.studentised(weights)
-    usable = variance > 0
-    if not usable.any():
-        return 0.0
-    scores = np.abs(resampled[usable] - clusters.pulls(np.ones(count))[0]) / np.sqrt(variance[usable])
-    return float(np.quantile(scores, 1 - alpha))
+    estimate = float(kinds[0].pulls(np.ones(pairs.blocks))[0])
+    by_block, by_prompt, by_cell = (kind.variance() for kind in kinds)
+    widest, largest = max(((kinds[0], by_block), (kinds[1], by_prompt)), key=lambda kind: kind[1])
+    count = len(widest.numerators)
+    if len(cells) > 1 and largest < NOTHING:
+        return LogRatio(estimate=estimate, low=estimate, high=estimate)
+    if 2 * 0.5**count > alpha:
+        return LogRatio(estimate=estimate, low=-np.inf, high=np.inf)
+    subsets = np.random.default_rng(seed).random((resamples, count)) < 0.5
+    drawn, _ = widest.pulls(subsets[subsets.any(axis=1)].astype(float))
+    wider = np.sqrt(max(by_block + by_prompt - by_cell, largest) / largest)
+    low, high = wider * (np.quantile(drawn, (alpha / 2, 1 - alpha / 2)) - estimate)
+    return LogRatio(estimate=estimate, low=estimate + min(float(low), 0.0), high=estimate + max(float(high), 0.0))

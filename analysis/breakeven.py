@@ -64,9 +64,15 @@ class Report:
     """Decoding without speculation, where the sweep has it."""
 
     @property
+    def expected_optimum(self) -> int:
+        """Predicted among the depths that were measured; `optimum` may lie beyond them."""
+        depths = [point.depth for point in self.measured]
+        return best(point for point in self.predicted if min(depths) <= point.depth <= max(depths)).depth
+
+    @property
     def agrees(self) -> bool:
         """The prediction is within one draft of the measured optimum."""
-        return abs(self.optimum.depth - self.measured_optimum) <= 1
+        return abs(self.expected_optimum - self.measured_optimum) <= 1
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -78,6 +84,7 @@ class Report:
             "gains_from_depth": self.acceptance.start,
             "gains": list(self.acceptance.gains),
             "measured_optimum": self.measured_optimum,
+            "expected_optimum": self.expected_optimum,
             "predicted_optimum": {**vars(self.optimum), "shares": {str(k): v for k, v in self.optimum.shares.items()}},
             "agrees": self.agrees,
             "moved": [vars(move) for move in self.moved],

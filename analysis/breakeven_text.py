@@ -110,7 +110,9 @@ def optimum(report: Report) -> Iterator[str]:
     shares = ", ".join(f"{depth}: {share:.0%}" for depth, share in found.shares.items())
     yield f"predicted optimum: depth {found.depth} [{found.low}, {found.high}] (best in {shares} of draws)"
     agreed = "within one draft" if report.agrees else "NOT within one draft"
-    yield f"measured optimum: depth {report.measured_optimum}; {agreed}"
+    yield f"of the measured depths: {report.measured_optimum} was best, {report.expected_optimum} expected; {agreed}"
+    if found.high > report.measured[-1].depth:
+        yield f"the sweep ends at depth {report.measured[-1].depth}, perhaps before the optimum"
     for move in report.moved:
         yield (
             f"with {move.factor:g} of the base: depth {move.smaller_base}; "

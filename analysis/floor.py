@@ -2,7 +2,7 @@
 
 Blocks cancel what changes while two servers run; they cannot cancel what each server drew at its launch (memory layout,
 placement, clocks). So the floor comes from whole A/A runs, each with freshly launched servers. The surprise: it is no
-standard error but a prediction, the size that one more A/A run would stay under in 95 of 100 cases, and with few runs
+standard error but a prediction, the size that one more A/A run would stay under in 97 of 100 cases, and with few runs
 it is honestly large: rms times Student's t with as many degrees of freedom as runs, since the true mean is zero.
 """
 
@@ -20,7 +20,7 @@ from scipy import stats
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-COVERAGE = 0.95
+COVERAGE = 0.97
 FEWEST_RUNS = 3
 MAX_AGE = dt.timedelta(days=7)
 

@@ -44,6 +44,8 @@ METRICS = {
     "ttft/median_ms": "median_ttft_ms",
     "throughput/output_tok_s": "output_tok_s",
     "throughput/peak_tok_s": "peak_tok_s",
+    "throughput/peak_low_tok_s": "peak_low_tok_s",
+    "throughput/peak_high_tok_s": "peak_high_tok_s",
 }
 SERIES = {"spec/accept_by_position": "accept_by_position"}
 CALIBRATION = {

@@ -20,6 +20,8 @@ SCHEMA = 1
 FILE = "record.json"
 DECISION = "decision.json"
 """An attempt at a decision has this in place of a cell's record."""
+DECISIONS = "decisions"
+"""Where these lie, beside a study's cells."""
 
 
 def new_attempt(cell_directory: Path) -> Path:

@@ -7,6 +7,7 @@ that got cheaper exactly as accept length fell is no faster step, and is called 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import expm1, isfinite
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ def judge(change: ChangeClass, ab: ABResult, expectation: Expectation) -> Outcom
         return Outcome("keep", "faster", f"faster: {shown}; {source(ab)}")
     if ratio.above:
         return Outcome("reject", "slower", f"slower: {shown}; {source(ab)}")
+    if not isfinite(ab.mde):
+        return Outcome("inconclusive", "interval", f"{NAMES[figure]} {expm1(ratio.estimate):+.1%}: too few blocks")
     return Outcome("inconclusive", "interval", f"{shown} includes zero; minimum detectable effect {ab.mde:.1%}")
 
 

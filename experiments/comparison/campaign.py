@@ -99,13 +99,14 @@ class Campaign:
     def leave_out(self, step: Step, best: Measured) -> dict[str, Any]:
         """What the step is worth in the final stack, and how far that is from what it was worth when it came in."""
         entry = step.entry
-        name = f"without-{entry.name}"
+        name, whole = f"without-{entry.name}", best.item.cell.name
         then = next(line for line in self.entries if line["name"] == entry.name)
         if step is self.kept[-1]:  # it came into this very stack
             return ledger.worth(name, then, then)
         try:
             item = self.item(name, [other for other in self.kept if other is not step])
-            asked = question(name, "leave_one_out", entry, entry.overrides, item, best.item)
+            stack = self.item(whole, self.kept, entry)  # this change is declared, and not the last one
+            asked = question(name, "leave_one_out", entry, entry.overrides, item, stack)
         except ConfigError as error:
             return ledger.skipped(name, "invalid", "conflict", f"others rest on it: {error}")
         if asked.same_arms:

@@ -106,6 +106,8 @@ def prepare(composed: Sequence[Composed]) -> Venture:
     expected = 2 if modes.mode == "ab" else 1 + len(modes.campaign.changes)
     if len(composed) != expected:
         raise ConfigError("mode", f"{modes.mode} is one job, not {len(composed) // expected}; -m is for sweeps")
+    if any(one.cell.calibrates for one in composed):
+        raise ConfigError("calibration", f"makes files and measures nothing that mode={modes.mode} could compare")
     check_settings(modes, first.cell)
     specs = tuple(one.cell for one in composed)
     cells = arms(first, specs) if modes.mode == "ab" else changes(first, specs)

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     Kind = Literal["ab", "change", "leave_one_out"]
 
-DIRECTORY = "decisions"
 ARMS = ("baseline", "candidate")
 
 

@@ -14,7 +14,7 @@ from experiments.checks import checked
 from experiments.comparison import ab, decision
 from experiments.plan import Cell, flat
 from experiments.preparation import change_between, with_data
-from experiments.record import DECISION, new_attempt, read
+from experiments.record import DECISION, DECISIONS, new_attempt, read
 from gates.evidence import Missing
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Runner:
         settings = self.bench.settings
         known = None
         if self.course.plan.study.resume:
-            directory = self.course.plan.directory / decision.DIRECTORY / question.name
+            directory = self.course.plan.directory / DECISIONS / question.name
             known = decision.earlier(directory, question.identity(settings))
         if known:
             stages.say(f"taken over from {known}")

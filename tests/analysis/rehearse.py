@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-from machines import LING_ON_GPU, MINIATURE, ONE_GPU, TWO_CORES
+from machines import CROWDED, CROWDED_MINIATURE, LING_ON_GPU, MINIATURE, ONE_GPU, TWO_CORES
 
 from analysis.ab import compare, stop
 from analysis.floor import from_runs
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 BUDGET_S = 600.0
 AA_RUNS = 5
 FLOORS = 20
+RESAMPLES = 199
+"""Of accept length, whose interval is a point here or far from zero."""
 NOW = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
 
 
@@ -47,7 +49,8 @@ class Machine:
         return simulate(self.noise, self.server, effect, trials=trials, blocks=count, prompts=self.prompts, seed=seed)
 
 
-CPU = Machine(TWO_CORES, MINIATURE, prompts=4, aa_blocks=40)
+CPU = Machine(TWO_CORES, MINIATURE, prompts=3, aa_blocks=60)
+CROWD = Machine(CROWDED, CROWDED_MINIATURE, prompts=1, aa_blocks=60)
 GPU = Machine(ONE_GPU, LING_ON_GPU, prompts=1, aa_blocks=24)
 
 
@@ -64,31 +67,31 @@ class Run:
     outcome: Outcome
     blocks: int
     spent_s: float
-    reason: str
 
 
 def rehearse(machine: Machine, effect: Effect, *, trials: int, seed: int) -> list[Run]:
     """Each trial as a run of its own: a look after every block, stopped by the rules, judged at its end."""
     simulated = machine.simulate(effect, trials=trials, seed=seed)
-    capital = log_capital(simulated.contrasts("step_time"))
+    contrasts = simulated.contrasts("step_time")
+    refused = log_capital(contrasts) >= math.log(20)
     return [
-        one(simulated, trial, capital[trial] >= math.log(20), floors(machine)[trial % FLOORS])
+        one(simulated, trial, contrasts[trial], refused[trial], floors(machine)[trial % FLOORS])
         for trial in range(trials)
     ]
 
 
-def one(trials: Trials, trial: int, refused: np.ndarray, floor: float) -> Run:
-    """`refused` [blocks]: zero is refused there. Only then can a look end a run before its budget, so only then, and at
-    the end, is the interval worked out."""
-    contrasts = trials.contrasts("step_time")[trial]
+def one(trials: Trials, trial: int, contrasts: np.ndarray, refused: np.ndarray, floor: float) -> Run:
+    """`refused` [blocks]: zero is refused there. Only then can a look decide, so only then, and at the end, is the
+    interval worked out; a run that could stop because it cannot leave the floor goes on, which is no easier."""
     spent = trials.block_s[trial].cumsum()
     block_s = float(spent[0])
     for n in range(fewest_blocks(), len(contrasts) + 1):
         last = spent[n - 1] + block_s > BUDGET_S
-        if last or (refused[n - 1] and abs(math.expm1(centre(contrasts[:n]))) > floor):
+        if last or (refused[n - 1] and abs(centre(contrasts[:n])) > math.log1p(floor)):
             interval = always_valid(contrasts[:n])
             reason = stop(interval, floor=floor, margin=None, spent_s=spent[n - 1], block_s=block_s, budget_s=BUDGET_S)
-            if reason:
-                result = compare(trials.pairs(trial, n), seed=trial).result("step_time", floor, same_arms=False)
-                return Run(judge("same", result, Expectation()), n, float(spent[n - 1]), reason)
+            if last or reason == "decided":
+                found = compare(trials.pairs(trial, n), seed=trial, resamples=RESAMPLES)
+                outcome = judge("same", found.result("step_time", floor, same_arms=False), Expectation())
+                return Run(outcome, n, float(spent[n - 1]))
     raise AssertionError("the budget is shorter than the trial")

@@ -34,8 +34,12 @@ def test_no_noise_is_a_point() -> None:
     assert (interval.low, interval.high) == (pytest.approx(-0.03), pytest.approx(-0.03))
 
 
-def test_one_cell_says_nothing() -> None:
+def test_fewer_clusters_than_can_cover_say_nothing() -> None:
+    """Five blocks have 31 subsets: the least of them is below the truth in one case of 32, the largest likewise."""
+    noise = np.random.default_rng(2).normal(0, 0.02, size=(6, 1))
     assert bootstrap(crossed(1, 1, np.zeros((1, 1))), "step_time", seed=1).high == math.inf
+    assert bootstrap(crossed(5, 1, noise[:5]), "step_time", seed=1).high == math.inf
+    assert bootstrap(crossed(6, 1, noise), "step_time", seed=1).high < math.inf
 
 
 def test_more_blocks_cannot_help_where_only_prompts_differ() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from analysis.__main__ import main
 from analysis.breakeven import breakeven
+from analysis.breakeven_text import lines
 from analysis.economics import Acceptance, Point, Routing, added, best, between, by_position, fit_cost, predict
 from analysis.records import RecordError
 from analysis.sweep import Printed, Recorded, committed, read_sweep, recorded
@@ -187,6 +188,14 @@ def test_the_interval_of_the_optimum_holds_the_true_one() -> None:
         optimum = breakeven([noisy_cell(depth, generator) for depth in (1, 2, 4, 6)], draws=60).optimum
         hits += optimum.low <= truth <= optimum.high
     assert hits >= 17
+
+
+def test_an_optimum_beyond_the_sweep_is_said_to_lie_there() -> None:
+    generator = np.random.default_rng(1)
+    report = breakeven([noisy_cell(depth, generator) for depth in (1, 2)], draws=20)
+    assert report.optimum.depth > 2
+    assert (report.expected_optimum, report.agrees) == (2, True)
+    assert "the sweep ends at depth 2" in "\n".join(lines(report))
 
 
 def test_a_printed_figure_stands_for_what_rounds_to_it(tmp_path: Path) -> None:

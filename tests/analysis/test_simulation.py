@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from machines import MINIATURE, ONE_GPU, TWO_CORES
-from rehearse import CPU, GPU, Machine, rehearse
+from rehearse import CPU, CROWD, GPU, Machine, rehearse
 
 from analysis.ab import detectable
 from analysis.bootstrap import bootstrap
@@ -52,6 +52,14 @@ def test_a_planted_change_is_found_in_ten_minutes(machine: Machine, step: float,
 def test_a_planted_change_is_found_in_nine_of_ten(machine: Machine, step: float) -> None:
     runs = rehearse(machine, Effect(step=-step), trials=400, seed=14)
     assert Counter(run.outcome.verdict for run in runs)["keep"] >= 360
+
+
+@pytest.mark.slow
+def test_beside_eight_busy_processes_ten_percent_is_found_and_nothing_is_made_up() -> None:
+    """Three percent is found there in one of four only, and the verdict does not guess."""
+    found = Counter(run.outcome.verdict for run in rehearse(CROWD, Effect(step=-0.1), trials=40, seed=24))
+    assert found["keep"] >= 36
+    assert aa_decided(CROWD, trials=100, seed=25) <= 0.06
 
 
 @MACHINES

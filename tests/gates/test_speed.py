@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 from fabricate import ab, change, results
 from hypothesis import given
@@ -51,6 +54,12 @@ def test_fixture_18_names_accept_length_as_the_source() -> None:
     outcome = judge("speculation", ab(step=UP, tpot=DOWN, accept=(0.08, 0.07, 0.09)), Expectation())
     assert (outcome.verdict, outcome.rule) == ("keep", "faster")
     assert "accept length alone" in outcome.reason
+
+
+def test_too_few_blocks_are_called_that_and_no_interval_around_zero() -> None:
+    unbounded = replace(ab(step=(0.3, -math.inf, math.inf), tpot=FLAT, accept=FLAT), mde=math.inf)
+    outcome = judge("same", unbounded, Expectation())
+    assert (outcome.verdict, outcome.reason) == ("inconclusive", "step time +35.0%: too few blocks")
 
 
 def test_the_floor_and_the_interval_reach_together() -> None:

@@ -65,8 +65,8 @@ class Table:
     def decision(self, question: Question, baseline: Measured | None, candidate: Measured | None) -> Path:
         self.asked.append((question.name, question.baseline.cell.name, question.candidate.cell.name))
         change = question.name.removeprefix("without-")
-        env = question.baseline.cell.spec.env
-        effect = sum(self.effects.get((change, name), 0.0) for name in env) + self.effects[change]
+        others = question.baseline.cell.spec.env
+        effect = sum(self.effects.get((change, name), 0.0) for name in others) + self.effects[change]
         verdict = "reject" if change in self.rejected or effect > 0.02 else "keep" if effect < -0.02 else "inconclusive"
         interval = {"estimate": effect, "low": effect - 0.005, "high": effect + 0.005}
         figures = {
@@ -75,8 +75,15 @@ class Table:
         }
         attempt = new_attempt(self.directory / "decisions" / question.name)
         record = {
-            "schema": 1, "kind": question.kind, "name": question.name, "hypothesis": None, "status": "valid",
-            "verdict": verdict, "rule": "table", "reason": "as the table says", "criterion": "step_time",
+            "schema": 1,
+            "kind": question.kind,
+            "name": question.name,
+            "hypothesis": None,
+            "status": "valid",
+            "verdict": verdict,
+            "rule": "table",
+            "reason": "as the table says",
+            "criterion": "step_time",
             "arms": {
                 "baseline": {"cell": question.baseline.cell.name},
                 "candidate": {"cell": question.candidate.cell.name},
@@ -97,13 +104,20 @@ def run(make_cell: Callable[..., CellSpec], tmp_path: Path) -> Callable[..., tup
     base = make_cell()
     study = StudySpec(study="c", output_dir=str(tmp_path))
 
-    def go(*changes: str | tuple[str, CellSpec], **table: Any) -> tuple[Table, dict[str, Any]]:
+    def go(
+        *changes: str | tuple[str, CellSpec], says: dict[str, Any] | None = None, **table: Any
+    ) -> tuple[Table, dict[str, Any]]:
         directory = tmp_path / "c"
         directory.mkdir()
         steps = []
         for change in changes:
             name, spec = change if isinstance(change, tuple) else (change, replace(base, env={change: "1"}))
-            steps.append(Step(Entry(name=name, overrides=(f"+env.{name}=1",)), difference(base, spec)))
+            steps.append(
+                Step(
+                    Entry(name=name, overrides=(f"+env.{name}=1",), **(says or {}).get(name, {})),
+                    difference(base, spec),
+                )
+            )
         runner = Table(directory, prepared("base", base, study, base=base, declared=None), **table)
         Campaign(
             identity="id",
@@ -143,6 +157,17 @@ def test_leaving_each_out_names_what_depends_on_the_others(run: Callable[..., An
     assert first["named"] == f"gains {math.expm1(0.09):.1%} less among the others than when it came in"
     assert (second["interaction"], second["named"]) == (0, None)
     assert (last["now"], last["interaction"]) == (last["then"], 0), "the last one came into this very stack"
+
+
+def test_each_is_left_out_under_its_own_declaration(
+    run: Callable[..., Any], make_cell: Callable[..., CellSpec]
+) -> None:
+    """The last one preserves rounding; the first one does not, and never said so of itself."""
+    rounds = replace(make_cell(), kernels={"router": "bf16"})
+    says = {"rounds": {"rounding": "declared", "reason": "bf16"}, "B": {"rounding": "preserved"}}
+    _, file = run(("rounds", rounds), "B", effects={"rounds": -0.1, "B": -0.1}, says=says)
+    assert file["kept"] == ["rounds", "B"]
+    assert [line["status"] for line in file["leave_one_out"]] == ["valid", "valid"]
 
 
 def test_a_change_that_does_not_go_with_what_is_kept_is_no_end(
