@@ -1,7 +1,8 @@
 """Cells as one table to compare them by, and each by itself with all that a reader may want to check or to run again.
 
-The surprise: the table is `analysis compare`'s own, cell for cell, so the page cannot disagree with the command. What
-an invalid cell measured is in neither.
+The surprise: the table is `analysis compare`'s own, figure for figure, so the page cannot disagree with the command;
+what an invalid cell measured is in neither. Only the verdict of a cell that a decision was made about is that one's,
+for the cell by itself knew no more than that its gates had passed.
 """
 
 from __future__ import annotations
@@ -39,11 +40,22 @@ COLUMNS = {
 """Heading: figure, digits, unit."""
 
 
-def side_by_side(study: Study) -> Markup:
-    entries = rows(compare(pd.DataFrame([row(dict(cell.record), cell.shown) for cell in study.cells])))
-    body = [_row(entry) for entry in entries]
-    reasons = [tag("p", tag("b", entry["name"]), f": {entry['reason']}") for entry in entries if entry["reason"]]
+def side_by_side(study: Study) -> Markup | None:
+    measured = [cell for cell in study.cells if "calibration" not in cell.record]
+    if not measured:
+        return None
+    entries = rows(compare(pd.DataFrame([row(dict(cell.record), cell.shown) for cell in measured])))
+    decided = verdicts(study)
+    body = [_row(entry | decided.get(entry["name"], {})) for entry in entries]
+    open_ = [entry for entry in entries if entry["reason"] and entry["name"] not in decided]
+    reasons = [tag("p", tag("b", entry["name"]), f": {entry['reason']}") for entry in open_]
     return tag("section", tag("h3", "Cells"), table(body), tag("div", *reasons, class_="soft"))
+
+
+def verdicts(study: Study) -> dict[str, dict[str, Any]]:
+    """Of decisions, by the cell that they were made about."""
+    made = [one.record for one in study.decisions if one.record["kind"] != "leave_one_out"]
+    return {one["arms"]["candidate"]["cell"]: {key: one[key] for key in ("verdict", "status")} for one in made}
 
 
 def one_by_one(study: Study) -> Markup:

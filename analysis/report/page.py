@@ -49,7 +49,7 @@ def section(study: Study, anchor: str) -> Markup:
         tag("h2", study.name),
         summary(study),
         log(study),
-        side_by_side(study) if study.cells else None,
+        side_by_side(study),
         figures(study),
         environment(study),
         one_by_one(study) if study.cells else None,

@@ -92,7 +92,7 @@ def drawing(title: str, height: float, content: Iterable[str]) -> Markup:
 def alone(plot: Markup) -> str:
     """A file of its own: on white, as nothing says what it will lie on, and with a size, twice that on the page."""
     ground = tag("rect", width="100%", height="100%", fill="#fff")
-    head, _, rest = plot.partition("</title>")
+    head, _, rest = str(plot).partition("</title>")
     height = float(head.partition('viewBox="')[2].split('"')[0].split()[-1])
     sized = head.replace("<svg ", f'<svg width="{2 * WIDTH}" height="{2 * height:g}" ', 1)
     return f"{sized}</title>{ground}{rest}\n"
