@@ -45,13 +45,14 @@ def conclude(
     records: Sequence[Filed],
     *,
     decided: Sequence[Filed] = (),
+    campaign: dict[str, Any] | None = None,
     untracked: Sequence[Path] = (),
     stopped: str | None = None,
 ) -> int:
     """Print table and JSON line of these records; returns the exit code.
 
-    `decided`: records of decisions about these cells. `untracked`: records that the tracking store lacks. `stopped`:
-    why what was to follow was not begun.
+    `decided`: records of decisions about these cells. `campaign`: what its file says in sum. `untracked`: records that
+    the tracking store lacks. `stopped`: why what was to follow was not begun.
     """
     judged = [record for record, _ in (*records, *decided) if record.get("kind") != "leave_one_out"]
     verdicts = [Verdict(**{key: record[key] for key in ("status", "verdict", "rule", "reason")}) for record in judged]
@@ -59,6 +60,8 @@ def conclude(
     show(records, Console(width=WIDTH))
     if decided:
         show_decisions([record for record, _ in decided], Console(width=WIDTH))
+    for line in (campaign or {}).get("leave_one_out", ()):
+        print(ledger.told(line))
     for record, path in (*records, *decided):
         if record["failure"] and record["failure"]["log_tail"]:
             print(f"\n{record['name']}: the log's end ({path})\n{record['failure']['log_tail']}", file=sys.stderr)
@@ -67,8 +70,9 @@ def conclude(
         print(*untracked, sep="\n", file=sys.stderr)
     if stopped:
         print(f"\n{stopped}", file=sys.stderr)
-    remarks = {"error": stopped, "untracked": [str(path) for path in untracked]}
+    remarks: dict[str, Any] = {"error": stopped, "untracked": [str(path) for path in untracked]}
     lines = [ledger.entry(record, str(path)) for record, path in decided]
+    remarks |= {"campaign": campaign}
     content = {"cells": [cell(record, path) for record, path in records], "decisions": lines or decisions(records)}
     print_line(content | {key: value for key, value in remarks.items() if value}, code)
     return code

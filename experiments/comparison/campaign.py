@@ -40,7 +40,7 @@ class Step:
     patch: Patch
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Campaign:
     """`base` as composed, not yet completed, so that a default stays a default under every change."""
 
@@ -81,11 +81,11 @@ class Campaign:
             item = self.item(entry.name, [*self.kept, step], entry)
             asked = question(entry.name, "change", entry, entry.overrides, best.item, item)
         except ConfigError as error:
-            self.entries.append(ledger.skipped(entry.name, "invalid", "conflict", f"with what is kept: {error}"))
+            self.entries.append(ledger.skipped(entry.name, "conflict", f"with what is kept: {error}"))
             return best
         if asked.same_arms:
             reason = f"{best.item.cell.name} has it already"
-            self.entries.append(ledger.skipped(entry.name, "valid", "no_difference", reason))
+            self.entries.append(ledger.skipped(entry.name, "no_difference", reason))
             return best
         candidate = self.runner.cell(item, best)
         attempt = self.runner.decision(asked, best, candidate)
@@ -108,9 +108,9 @@ class Campaign:
             stack = self.item(whole, self.kept, entry)  # this change is declared, and not the last one
             asked = question(name, "leave_one_out", entry, entry.overrides, item, stack)
         except ConfigError as error:
-            return ledger.skipped(name, "invalid", "conflict", f"others rest on it: {error}")
+            return ledger.skipped(name, "conflict", f"others rest on it: {error}")
         if asked.same_arms:
-            return ledger.skipped(name, "valid", "no_difference", "a later change took its place")
+            return ledger.skipped(name, "no_difference", "a later change took its place")
         attempt = self.runner.decision(asked, None, None)
         return ledger.worth(name, then, ledger.entry(read(attempt, DECISION), self.shown(attempt)))
 
@@ -137,6 +137,16 @@ def identity(cells: Sequence[Prepared], settings: ABSpec) -> str:
     """Of the base and every change by itself: what a campaign that goes on must have in common with the one begun."""
     text = json.dumps([[item.identity for item in cells], asdict(settings)], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def summed(directory: Path) -> dict[str, Any] | None:
+    """Of a study's campaign, if it is one: what is not in any record of a decision."""
+    path = directory / FILE
+    if not path.exists():
+        return None
+    content = json.loads(path.read_text())
+    skipped = [line for line in content["changes"] if line["record"] is None]
+    return {"kept": content["kept"], "skipped": skipped, "leave_one_out": content["leave_one_out"]}
 
 
 def begun(directory: Path, wanted: str) -> Invocation | None:

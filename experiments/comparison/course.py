@@ -83,6 +83,7 @@ def main(configs: Sequence[DictConfig]) -> int:
     return summary.conclude(
         [(read(attempt), attempt / FILE) for attempt in outcome.attempts],
         decided=[(read(attempt, DECISION), attempt / DECISION) for attempt in decided],
+        campaign=campaign.summed(venture.plan.directory) if venture.modes.mode == "campaign" else None,
         untracked=outcome.untracked,
         stopped=stopped,
     )

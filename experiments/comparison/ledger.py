@@ -38,10 +38,9 @@ def entry(record: dict[str, Any], shown: str) -> dict[str, Any]:
     }
 
 
-def skipped(name: str, status: str, rule: str, reason: str) -> dict[str, Any]:
+def skipped(name: str, rule: str, reason: str) -> dict[str, Any]:
     """A change for which there was nothing to measure."""
-    verdict = "inconclusive" if status == "valid" else None
-    return {"name": name, "status": status, "verdict": verdict, "rule": rule, "reason": reason, "record": None}
+    return {"name": name, "status": "skipped", "verdict": None, "rule": rule, "reason": reason, "record": None}
 
 
 def worth(name: str, then: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
@@ -53,6 +52,15 @@ def worth(name: str, then: dict[str, Any], now: dict[str, Any]) -> dict[str, Any
         return line | {"interaction": None, "named": None}
     interaction = now[figure]["estimate"] - then[figure]["estimate"]
     return line | {"interaction": interaction, "named": _named(interaction, now["floor"])}
+
+
+def told(line: dict[str, Any]) -> str:
+    """A change left out, for people."""
+    change = line["name"].removeprefix("without-")
+    if line.get("now") is None:
+        return f"{change} left out: {line['reason']}"
+    figures = f"{percent(line['now'])} in the final stack, {percent(line['then'])} when it came in"
+    return f"{change} is worth {line['criterion']} {figures}{'; it ' + line['named'] if line['named'] else ''}"
 
 
 def percent(ratio: dict[str, float | None] | None) -> str:

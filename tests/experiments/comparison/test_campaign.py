@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from experiments.comparison import campaign
+from experiments.comparison import campaign, ledger
 from experiments.comparison.campaign import Campaign, Step
 from experiments.comparison.patch import difference
 from experiments.comparison.runner import Measured, prepared
@@ -156,6 +156,8 @@ def test_leaving_each_out_names_what_depends_on_the_others(run: Callable[..., An
     assert first["interaction"] == pytest.approx(0.09)
     assert first["named"] == f"gains {math.expm1(0.09):.1%} less among the others than when it came in"
     assert (second["interaction"], second["named"]) == (0, None)
+    assert ledger.told(first).startswith("A is worth step_time -1.0% [-1.5%, -0.5%] in the final stack, -9.5%")
+    assert ledger.told(first).endswith(first["named"])
     assert (last["now"], last["interaction"]) == (last["then"], 0), "the last one came into this very stack"
 
 
@@ -180,7 +182,7 @@ def test_a_change_that_does_not_go_with_what_is_kept_is_no_end(
     deeper = replace(base, speculation=replace(base.speculation, num_steps=5))
     _, file = run(("block", block), ("deeper", deeper), "A", effects={"block": -0.3, "A": -0.1})
     conflict = file["changes"][1]
-    assert (conflict["status"], conflict["rule"], conflict["verdict"]) == ("invalid", "conflict", None)
+    assert (conflict["status"], conflict["rule"], conflict["verdict"]) == ("skipped", "conflict", None)
     assert "speculation.num_steps" in conflict["reason"]
     assert file["kept"] == ["block", "A"]
 

@@ -101,6 +101,8 @@ def test_files_line_and_store_agree(story: Story) -> None:
     file: dict[str, Any] = json.loads((story.study / "campaign.json").read_text())
     assert file["kept"] == ["faster"]
     (worth,) = file["leave_one_out"]
+    assert story.run.line["campaign"] == {"kept": ["faster"], "skipped": [], "leave_one_out": [worth]}
+    assert "faster is worth step_time" in story.run.out
     assert (worth["name"], worth["interaction"]) == ("without-faster", 0)
     lines = {line["name"]: line for line in story.run.line["decisions"]}
     client = MlflowClient(f"sqlite:///{story.study.parent / 'mlflow.db'}")

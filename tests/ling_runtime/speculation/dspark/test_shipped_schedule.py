@@ -1,6 +1,6 @@
 """Scheduled verification with the shipped draft of block 16: eight requests at once, half of them on unfamiliar text.
 
-The cost table is given: a row adds 0.7 % of the time of a step with one row. Tokens are compared on the same steps,
+The cost table is given: a row adds 0.5 % of the time of a step with one row. Tokens are compared on the same steps,
 for what a plan would have cut off of a step is known exactly from the step without a plan.
 """
 
@@ -32,7 +32,7 @@ CHECKPOINTS = Checkpoints(
 )
 REQUESTS, DRAFTS, STEPS = 8, 16, 24
 ROWS = REQUESTS * (DRAFTS + 1)
-COST = AdditiveTable(1.0, Curve((1,), (0.0,)), Curve((1, ROWS), (0.0, 0.007 * (ROWS - 1))))
+COST = AdditiveTable(1.0, Curve((1,), (0.0,)), Curve((1, ROWS), (0.0, 0.005 * (ROWS - 1))))
 
 
 @pytest.fixture(scope="module")
