@@ -87,7 +87,7 @@ def worth(study: Study) -> Markup | None:
 def worth_row(entry: Mapping[str, Any]) -> dict[str, str]:
     effects = dict(_effects(entry))
     return {
-        "change": entry["name"],
+        "change": entry["name"].removeprefix("without-"),
         "criterion": LABELS.get(entry.get("criterion") or "", ""),
         "when it came in": effects.get("then", ""),
         "in the final stack": effects.get("now", ""),

@@ -28,7 +28,7 @@ nav a { margin-right: 12px; }
 
 .keep { --verdict: #1d8a5c; }
 .reject { --verdict: #c43d3d; }
-.inconclusive { --verdict: #75808f; }
+.inconclusive, .skipped { --verdict: #75808f; }
 .invalid { --verdict: #a8701c; }
 .baseline { --verdict: #2f6fc4; }
 .badge { display: inline-block; border: 1.5px solid; border-radius: 99px; padding: 0 10px; justify-self: start;

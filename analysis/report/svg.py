@@ -23,7 +23,13 @@ ADVANCE = 6.6
 """Of a letter of that size, about."""
 COLOURS = ("#2f6fc4", "#c8681c", "#1d8a78", "#8a55b5", "#b8486a", "#6b7280")
 """Of series, apart also for most colour-blind readers, and dark enough on white and light enough on black."""
-VERDICTS = {"keep": "#1d8a5c", "reject": "#c43d3d", "inconclusive": "#75808f", "baseline": "#2f6fc4"}
+VERDICTS = {
+    "keep": "#1d8a5c",
+    "reject": "#c43d3d",
+    "inconclusive": "#75808f",
+    "skipped": "#75808f",
+    "baseline": "#2f6fc4",
+}
 INVALID = "#a8701c"
 FAINT = "#8a8f9855"
 NAMESPACE = "http://www.w3.org/2000/svg"

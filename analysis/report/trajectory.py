@@ -44,7 +44,7 @@ def stops(study: Study, figure: str) -> list[Stop]:
     kept = {"base", *study.campaign["kept"]}
     tried = [
         ("base", "baseline"),
-        *((line["name"], line["verdict"] or "invalid") for line in study.campaign["changes"]),
+        *((line["name"], line["verdict"] or line["status"]) for line in study.campaign["changes"]),
     ]
     found = []
     for name, verdict in tried:

@@ -133,12 +133,12 @@ CAMPAIGN = {
     "study": "tuning",
     "changes": [
         *({"name": one["name"], "verdict": one["verdict"], "status": "valid", "record": "there"} for one in DECISIONS),
-        {"name": "again", "verdict": "inconclusive", "status": "valid", "rule": "no_difference",
+        {"name": "again", "verdict": None, "status": "skipped", "rule": "no_difference",
          "reason": "overlap has it already", "record": None},
     ],
     "kept": ["overlap"],
     "leave_one_out": [
-        {"name": "overlap", "criterion": "step_time", "then": interval(-0.12), "now": interval(-0.03),
+        {"name": "without-overlap", "criterion": "step_time", "then": interval(-0.12), "now": interval(-0.03),
          "interaction": 0.09, "named": "gains 9.4% less among the others than when it came in", "reason": "r"},
     ],
     "best": {"cell": "overlap", "record": "overlap/attempt-1"},
