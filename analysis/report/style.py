@@ -1,6 +1,6 @@
 """The page's one style sheet: for a phone first, wider where there is room, light or dark as the reader has it.
 
-The surprise: tables are tables only from 760 pixels on. Below that every row is a card and every cell carries its own
+The surprise: tables are tables only from 1000 pixels on. Below that every row is a card and every cell carries its own
 heading, so nothing has to be scrolled sideways.
 """
 
@@ -59,7 +59,8 @@ tr { display: block; background: var(--card); border-radius: 8px; margin: 8px 0;
 td { display: grid; grid-template-columns: 120px 1fr; gap: 8px; min-width: 0; }
 td::before { content: attr(data-heading); color: var(--soft); }
 td:empty { display: none; }
-@media (min-width: 760px) {
+td data, .badge { white-space: nowrap; }
+@media (min-width: 1000px) {
   thead { display: table-header-group; }
   tr { display: table-row; }
   td, th { display: table-cell; padding: 4px 8px; border-bottom: 1px solid var(--rule); text-align: right;
@@ -67,6 +68,6 @@ td:empty { display: none; }
   td:empty { display: table-cell; }
   td:first-child, th:first-child { text-align: left; }
   td::before { content: none; }
-  th { color: var(--soft); font-weight: 500; }
+  th { color: var(--soft); font-weight: 500; overflow-wrap: normal; }
 }
 """

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 PHONE = 390
+WIDER = (999, 1000, 1400)
 pytestmark = [
     pytest.mark.process,
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium here; install the package chromium"),
@@ -58,9 +59,7 @@ def test_numbers_read_off_the_page_are_the_records(text: str, tmp_path: Path) ->
         assert found[f"{name}/accuracy"] == f"{record['task']['accuracy']:.3f}"
 
 
-def test_on_a_phone_nothing_is_wider_than_the_screen_and_a_script_in_it_would_not_run(
-    text: str, tmp_path: Path
-) -> None:
+def test_nothing_is_wider_than_a_phone_or_any_screen_and_a_script_would_not_run(text: str, tmp_path: Path) -> None:
     """The page lies in a frame as wide as a phone; with it one that is too wide, to see that the ruler works."""
     hostile = text.replace("</body>", "<script>document.title = 'ran'</script></body>")
     hostile = hostile.replace("<details", "<details open")
@@ -69,13 +68,19 @@ def test_on_a_phone_nothing_is_wider_than_the_screen_and_a_script_in_it_would_no
         f'<iframe style="border:0;width:{PHONE}px;height:844px" srcdoc="{html.escape(content)}"></iframe>'
         for content in (hostile, control)
     )
+    frames += "".join(
+        f'<iframe style="border:0;width:{width}px;height:844px" srcdoc="{html.escape(hostile)}"></iframe>'
+        for width in WIDER
+    )
     script = (
         "onload = () => document.body.append(JSON.stringify([...document.querySelectorAll('iframe')].map(f => "
         "[f.contentDocument.documentElement.scrollWidth, f.contentDocument.title,"
         " getComputedStyle(f.contentDocument.querySelector('thead') || f).display])))"
     )
     seen = dom(tmp_path, f"<!doctype html><body>{frames}<script>{script}</script>")
-    (page_width, title, head), (control_width, *_) = json.loads(seen[seen.rindex("[[") : seen.rindex("]]") + 2])
+    (page_width, title, head), (control_width, *_), *wider = json.loads(seen[seen.rindex("[[") : seen.rindex("]]") + 2])
     assert (page_width, control_width) == (PHONE, PHONE + 100)
     assert title == "Report: tuning"
     assert head == "none", "rows are cards there"
+    assert [width for width, *_ in wider] == [*WIDER]
+    assert [head for *_, head in wider] == ["none", "table-header-group", "table-header-group"]
