@@ -1,8 +1,8 @@
 """`python -m analysis compare PATH`: what the records of an output directory, or of one study in it, say.
 
-`python -m analysis breakeven PATH` says which draft depth pays, `python -m analysis sync PATH` files the records where
-MLflow lacks them. The surprise: all exit 0 whatever the verdicts are. Reading a reject is not failing; `run.py` is what
-exits with it.
+`decisions PATH` is the ledger of what was decided and why, `report PATH` puts everything on one page of HTML,
+`breakeven PATH` says which draft depth pays, and `sync PATH` files the records where MLflow lacks them. The surprise:
+all exit 0 whatever the verdicts are. Reading a reject is not failing; `run.py` is what exits with it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from pathlib import Path
 
 from rich.console import Console
 
+from analysis import decisions
 from analysis.compare import compare
+from analysis.dossier import studies
+from analysis.ledger import lines
 from analysis.records import RecordError, load
 from analysis.render import to_csv, to_json, to_table
 from experiments.errors import ConfigError
@@ -50,25 +53,49 @@ def show_comparison(options: argparse.Namespace) -> None:
             sys.stdout.write(to_json(comparison))
 
 
+def show_decisions(options: argparse.Namespace) -> None:
+    found = [line for study in studies(options.path, options.study) for line in lines(study)]
+    match options.format:
+        case "table":
+            decisions.to_table(found, Console(width=options.width or (None if sys.stdout.isatty() else WIDTH)))
+        case "csv":
+            sys.stdout.write(decisions.to_csv(found))
+        case "json":
+            sys.stdout.write(decisions.to_json(found))
+
+
+def write_report(options: argparse.Namespace) -> None:
+    from analysis.report.page import page  # noqa: PLC0415 - nor the page's makers
+
+    out = options.out or options.path / "report.html"
+    out.write_text(page(studies(options.path, options.study)))
+    print(out)
+
+
 def show_breakeven(options: argparse.Namespace) -> None:
     from analysis import breakeven_text  # noqa: PLC0415 - nor SciPy
 
     sys.stdout.write(breakeven_text.answer(options))
 
 
-COMMANDS = {"compare": show_comparison, "sync": show_sync, "breakeven": show_breakeven}
+COMMANDS = {
+    "compare": show_comparison,
+    "decisions": show_decisions,
+    "report": write_report,
+    "breakeven": show_breakeven,
+    "sync": show_sync,
+}
 
 
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="python -m analysis", description="Tables from record files.")
     commands = top.add_subparsers(dest="command", required=True)
-    cells = commands.add_parser("compare", help="cells side by side, each with its ratio to the baseline")
-    cells.add_argument("path", type=Path, help="an output directory, or the directory of one study")
-    cells.add_argument("--study", help="only this study")
-    cells.add_argument("--format", choices=("table", "csv", "json"), default="table")
-    cells.add_argument(
-        "--width", type=int, help=f"columns of the table (default: the terminal's, or {WIDTH} without one)"
-    )
+    add_table(commands.add_parser("compare", help="cells side by side, each with its ratio to the baseline"))
+    add_table(commands.add_parser("decisions", help="what was decided, by which rule, on what evidence"))
+    page = commands.add_parser("report", help="all of it as one self-contained HTML page")
+    page.add_argument("path", type=Path, help="an output directory, or the directory of one study")
+    page.add_argument("--study", help="only this study")
+    page.add_argument("--out", type=Path, help="the file (default: report.html in the directory)")
     missing = commands.add_parser("sync", help="file in MLflow the records that it lacks; may be called again")
     missing.add_argument("path", type=Path, help="an output directory")
     missing.add_argument(
@@ -83,6 +110,15 @@ def parser() -> argparse.ArgumentParser:
     depths.add_argument("--factor", type=float, action="append", help="multiply the base by this; may be repeated")
     depths.add_argument("--format", choices=("table", "json"), default="table")
     return top
+
+
+def add_table(command: argparse.ArgumentParser) -> None:
+    command.add_argument("path", type=Path, help="an output directory, or the directory of one study")
+    command.add_argument("--study", help="only this study")
+    command.add_argument("--format", choices=("table", "csv", "json"), default="table")
+    command.add_argument(
+        "--width", type=int, help=f"columns of the table (default: the terminal's, or {WIDTH} without one)"
+    )
 
 
 if __name__ == "__main__":

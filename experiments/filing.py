@@ -1,7 +1,8 @@
 """One record as one run in MLflow: what it says there, and filing it once.
 
 The writer during a study and `python -m analysis sync` after it both go through here, and every value, times included,
-comes from the record, so that it makes no difference who filed it. The surprise: a run is there only when it has ended.
+comes from the record, so that it makes no difference who filed it. A parent's note and plots come from all records of
+its call, when it ends. The surprise: a run is there only when it has ended.
 One that was begun and not ended lost its writer, and is replaced.
 """
 
@@ -10,11 +11,16 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from experiments import calibration
+from analysis.dossier import filed, study_of
+from analysis.records import reason
+from analysis.report.plots import plots
+from analysis.report.svg import alone
+from experiments import calibration, columns, notes
 from experiments.comparison import filing
-from experiments.record import FILE, record_file
+from experiments.record import DECISION, FILE, record_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +28,8 @@ if TYPE_CHECKING:
 
     from mlflow.entities import Run
     from mlflow.tracking import MlflowClient
+
+    from analysis.dossier import Study
 
 METRICS = {
     "tpot/mean_ms": "mean_tpot_ms",
@@ -57,14 +65,18 @@ TAGS = ("name", "identity", "status", "verdict", "rule", "role", "baseline", "at
 KEY = "record_sha256"
 PARENT_KEY = "invocation"
 PARENT = "mlflow.parentRunId"
+LONGEST = 5000
+"""Characters of a tag that every store takes."""
+PLOTS = "plots"
 
 
 class Shelf:
-    """The runs of one study in an open store."""
+    """The runs of one study in an open store; its records are in `directory`."""
 
-    def __init__(self, client: MlflowClient, experiment: str) -> None:
+    def __init__(self, client: MlflowClient, experiment: str, directory: Path) -> None:
         self._client = client
         self._experiment = experiment
+        self._directory = directory
 
     def parent(self, study: str, invocation: Mapping[str, Any]) -> str:
         """The run that stands for one call of run.py; made if it is not there."""
@@ -88,7 +100,7 @@ class Shelf:
                 return False
             self._client.delete_run(run.info.run_id)
         begun, ended = (milliseconds(record[stamp] or record["started_utc"]) for stamp in ("started_utc", "ended_utc"))
-        created = self._client.create_run(self._experiment, begun, {PARENT: parent, KEY: key}, record["name"])
+        created = self._client.create_run(self._experiment, begun, {PARENT: parent, KEY: key}, run_name(record))
         self._fill(created.info.run_id, record, attempt)
         status = "FINISHED" if record["status"] == "valid" else "FAILED"
         self._client.set_terminated(created.info.run_id, status, ended)
@@ -100,6 +112,10 @@ class Shelf:
         valid = sum(child.info.status == "FINISHED" for child in children)
         ends = [child.info.end_time for child in children if child.info.end_time is not None]
         status = "FINISHED" if valid == len(children) >= invocation["cells"] else "FAILED"
+        if whole := of_call(self._directory, invocation["id"]):
+            self._show(parent, whole)
+            links = {"columns": columns.link(self._experiment)}
+            self._client.set_tag(parent, columns.NOTE, notes.of_call(whole, links)[:LONGEST])
         self._client.set_terminated(parent, status, max(ends, default=milliseconds(invocation["started_utc"])))
 
     def _fill(self, run: str, record: dict[str, Any], attempt: Path, more: Mapping[str, str] | None = None) -> None:
@@ -112,15 +128,37 @@ class Shelf:
         for name in filing.FILES if decision else FILES:
             if (attempt / name).exists():
                 self._client.log_artifact(run, str(attempt / name))
+        alone_in_it = study_of(record["study"], [filed(record_file(attempt), attempt.parent)])
+        self._show(run, replace(alone_in_it, campaign=None))  # what the campaign came to is for its parent to show
         self._client.log_batch(
             run,
             metrics=[Metric(name, value, ended, step) for name, value, step in points],
-            params=[Param(name, str(value)) for name, value in record.get("axes", {}).items()],
-            tags=[RunTag(name, str(value)) for name, value in {**words(record), **(more or {})}.items()],
+            params=[Param(name, str(value)) for name, value in params(record).items()],
+            tags=[RunTag(name, str(value)[:LONGEST]) for name, value in {**words(record), **(more or {})}.items()],
         )
+        link = {"record": f"#/experiments/{self._experiment}/runs/{run}/artifacts/{record_file(attempt).name}"}
+        self._client.set_tag(run, columns.NOTE, notes.of_record(record, link)[:LONGEST])
+
+    def _show(self, run: str, study: Study) -> None:
+        for name, plot in plots(study).items():
+            self._client.log_text(run, alone(plot), f"{PLOTS}/{name}")
 
     def _search(self, query: str) -> list[Run]:
         return [*self._client.search_runs([self._experiment], query)]
+
+
+def of_call(directory: Path, invocation: str) -> Study | None:
+    """The records below a study's directory that belong to one call."""
+    paths = sorted(path for pattern in (f"*/*/{FILE}", f"*/*/*/{DECISION}") for path in directory.glob(pattern))
+    found = [filed(path, directory.parent) for path in paths]
+    own = [one for one in found if one.record["invocation"]["id"] == invocation]
+    return study_of(directory.name, own) if own else None
+
+
+def run_name(record: Mapping[str, Any]) -> str:
+    """A decision is often called as its candidate's cell is."""
+    name: str = record["name"]
+    return f"decision: {name}" if "kind" in record else name
 
 
 def metrics(record: Mapping[str, Any]) -> dict[str, float]:
@@ -140,8 +178,14 @@ def series(record: Mapping[str, Any]) -> dict[str, list[float]]:
     return {name: row for name, row in values.items() if row}
 
 
+def params(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What varies, and what came of it: MLflow's page that compares runs has no room for tags."""
+    return {**record.get("axes", {}), "verdict": record["verdict"] or record["status"]}
+
+
 def tags(record: Mapping[str, Any]) -> dict[str, Any]:
-    values = {key: record[key] for key in TAGS} | {"git_commit": record["environment"]["git_commit"]}
+    values = {key: record[key] for key in TAGS} | {"reason": reason(dict(record))}
+    values |= {"git_commit": record["environment"]["git_commit"]}
     values |= {"failure": (record["failure"] or {}).get("class")}
     values |= {f"gate.{name}": gate["status"] for name, gate in record["gates"].items()}
     return {name: value for name, value in values.items() if value is not None}

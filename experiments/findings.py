@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from analysis import drift
 from analysis.peak import phase_band, streams, token_times
-from experiments import activation
+from experiments import activation, telemetry
 from experiments.errors import MeasurementError
 from experiments.metrics import Metrics, Sample, measure, step_flag, with_steps
 from gates.validity import Fault, activation_faults
@@ -137,3 +137,4 @@ def flags(spec: CellSpec, metrics: Metrics, load: Load) -> Iterator[str]:
         yield remark
     if load.machine["foreign_cores"] > FOREIGN_LOAD:
         yield f"other processes used {load.machine['foreign_cores']:.2f} cores during the benchmark"
+    yield from telemetry.remarks(load.machine["telemetry"])

@@ -20,6 +20,7 @@ from experiments.machine import LoadMeter, load_average
 from experiments.record import write_lines
 from experiments.server import Server
 from experiments.tasks import gsm8k
+from experiments.telemetry import Telemetry
 from gates import run as gates
 from gates.evidence import Accept, TaskAnswers
 from gates.validity import Ruler, accept_faults, ruler_faults
@@ -66,7 +67,7 @@ def measure_cell(
         write_commands(attempt / "command.txt", spec, server, data)
         server.wait_ready(spec.engine.ready_timeout_s)
         with server.blamed():
-            load = run_load(spec, data, server, client, stages)
+            load = run_load(spec, data, server, client, stages, Telemetry(attempt, cores.client))
             metrics = derive(spec, load)
             score, answers = run_task(spec, data, server, attempt, stages)
             accept = Accept(length=metrics.accept_length, source=metrics.accept_source)
@@ -104,14 +105,17 @@ def measure_cell(
     )
 
 
-def run_load(spec: CellSpec, data: Data, server: Server, client: BenchClient, stages: Stages) -> Load:
+def run_load(
+    spec: CellSpec, data: Data, server: Server, client: BenchClient, stages: Stages, telemetry: Telemetry
+) -> Load:
     with phase(stages, "warm-up", spec.workload.warmup_timeout_s):
         workloads.warm_up(server.client, data.warmup, spec.workload.input_len)
         server.client.flush_cache()
-    with phase(stages, "bench", spec.workload.timeout_s, spec.workload.num_prompts):
+    with telemetry, phase(stages, "bench", spec.workload.timeout_s, spec.workload.num_prompts):
         before, meter = load_average(), LoadMeter()
         result = client.run(server, stages.advance)
     machine = {"load_average": before, "foreign_cores": round(meter.foreign_cores(), 3), "gpus": gpus()}
+    machine["telemetry"] = telemetry.seen
     return Load(result=result, info=server.client.server_info(), machine=machine)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlparse
 from urllib.request import url2pathname
 
+from experiments import columns
 from experiments.errors import ConfigError
 from experiments.filing import Shelf
 from experiments.record import now
@@ -47,7 +48,7 @@ def open_shelf(directory: Path, study: str, uri: str | None) -> Shelf:
         if database and not database.exists():
             create(database)
         client = MlflowClient(uri)
-        shelf = Shelf(client, experiment(client, study, database))
+        shelf = Shelf(client, experiment(client, study, database), directory / study)
     except (CommandError, MlflowException, SQLAlchemyError, OSError, ImportError) as error:
         raise ConfigError("tracking.uri", f"{uri} cannot be opened for writing: {error}") from error
     return shelf
@@ -73,6 +74,8 @@ def experiment(client: MlflowClient, study: str, database: Path | None) -> str:
     beside = (database.parent / "mlartifacts" / study).as_uri() if database else None
     name: str = found.experiment_id if found else client.create_experiment(study, beside)
     client.set_experiment_tag(name, OPENED, now())
+    client.set_experiment_tag(name, columns.TAG, columns.state())
+    client.set_experiment_tag(name, columns.NOTE, columns.note(name))
     check_writable(client.get_experiment(name).artifact_location)
     return name
 

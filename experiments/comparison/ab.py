@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from analysis.ab import compare
-from experiments import ruler
+from experiments import ruler, telemetry
 from experiments.attempt import recorded
 from experiments.comparison import figures, timing
 from experiments.comparison.arms import Arms
@@ -28,6 +28,7 @@ from experiments.lock import measurement_lock
 from experiments.machine import LoadMeter, load_average
 from experiments.record import DECISION, DECISIONS, new_attempt, read
 from experiments.study import pinned
+from experiments.telemetry import Telemetry
 from gates.speed import Expectation, criterion, judge, source
 from gates.validity import Fault
 from gates.verdict import Verdict, decide
@@ -93,9 +94,11 @@ def settle(question: Question, cells: Cells, bench: Bench, directory: Path) -> d
         bench.stages.enter("blocks")
         before, meter = load_average(), LoadMeter()
         arms = servers(question.baseline, question.candidate, directory, bench, cores)
-        with arms:
+        watch = Telemetry(directory, cores.client)
+        with arms, watch:
             timed = blocks(question, arms, known, bench, directory)
         load = {"load_average": before, "foreign_cores": round(meter.foreign_cores(), 3), "gpus": gpus()}
+        load["telemetry"] = watch.seen
     return conclusion(question, candidate, known, timed, arms, bench) | {"load": load} | remarks(candidate, load)
 
 
@@ -209,4 +212,5 @@ def remarks(candidate: dict[str, Any] | None, load: dict[str, Any]) -> dict[str,
     flags = list(candidate["flags"]) if candidate else []
     if load["foreign_cores"] > FOREIGN_LOAD:
         flags.append(f"other processes used {load['foreign_cores']:.2f} cores during the blocks")
+    flags += telemetry.remarks(load["telemetry"])
     return {"flags": flags}

@@ -12,6 +12,8 @@ import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlparse
+from urllib.request import url2pathname
 
 import pytest
 from mlflow.tracking import MlflowClient
@@ -44,7 +46,8 @@ RECORD: dict[str, Any] = dict.fromkeys(("verdict", "rule", "role", "baseline", "
     "attempt": 1,
     "axes": {},
     "gates": {},
-    "failure": {"class": "launch"},
+    "rule": "infrastructure",
+    "failure": {"class": "launch", "phase": "launch", "message": "exit code 7 | *", "log_tail": ""},
     "environment": {"git_commit": None},
     "started_utc": "2026-01-02T03:04:06+00:00",
     "invocation": vars(INVOCATION),
@@ -98,16 +101,25 @@ def stored(uri: str, study: str) -> tuple[list[StoredRun], dict[str, StoredRun]]
     return [run for run in runs if run not in children], {str(run.info.run_name): run for run in children}
 
 
+def listed(client: MlflowClient, run: str, folder: str | None = None) -> list[str]:
+    """Artifacts of a run, those in folders too."""
+    found = client.list_artifacts(run, folder)
+    return [path for file in found for path in (listed(client, run, file.path) if file.is_dir else [file.path])]
+
+
 def content(uri: str, study: str) -> list[Any]:
     """All that a store says of a study, but for the ids that it gave and where it keeps its files."""
     client = MlflowClient(tracking_uri=uri)
     parents, children = stored(uri, study)
     said = []
     for run in [*parents, *children.values()]:
+        ids = f"#/experiments/{run.info.experiment_id}/", run.info.run_id
         tags = {key: value for key, value in run.data.tags.items() if key != "mlflow.parentRunId"}
+        tags = {key: value.replace(ids[0], "E/").replace(ids[1], "R") for key, value in tags.items()}
         points = [client.get_metric_history(run.info.run_id, key) for key in sorted(run.data.metrics)]
         figures = [(point.key, point.value, point.timestamp, point.step) for (point,) in points]
-        files = sorted(file.path for file in client.list_artifacts(run.info.run_id))
+        at = url2pathname(urlparse(run.info.artifact_uri).path)
+        files = [(path, Path(at, path).read_bytes()) for path in sorted(listed(client, run.info.run_id))]
         times = run.info.status, run.info.start_time, run.info.end_time
         said.append((run.info.run_name, times, tags, run.data.params, figures, files))
     return sorted(said, key=str)
@@ -133,7 +145,8 @@ def test_a_parent_and_its_children_equal_the_records(quickstart: Run) -> None:
         for slash, key in METRICS.items():
             assert child.data.metrics.get(slash) == pytest.approx(record["metrics"][key])
         assert child.data.metrics["task/gsm8k_accuracy"] == record["task"]["accuracy"]
-        assert child.data.params == {key: str(value) for key, value in record["axes"].items()}
+        varied = {key: str(value) for key, value in record["axes"].items()}
+        assert child.data.params == {**varied, "verdict": record["verdict"]}
         assert child.data.tags["identity"] == record["identity"]
         assert child.data.tags["verdict"] == record["verdict"]
         artifacts = {artifact.path for artifact in client.list_artifacts(child.info.run_id)}
@@ -141,6 +154,34 @@ def test_a_parent_and_its_children_equal_the_records(quickstart: Run) -> None:
     assert children["nextn-3-4"].data.metrics["gate/byte_parity"] == 1.0
     assert "gate/byte_parity" not in children["none"].data.metrics, "not applicable is no number"
     assert not (quickstart.directory / "mlruns").exists()
+
+
+def test_what_a_reader_looks_for_is_there_without_choosing_columns(quickstart: Run) -> None:
+    client = MlflowClient(tracking_uri=f"sqlite:///{quickstart.directory}/out/mlflow.db")
+    (parent,), children = stored(f"sqlite:///{quickstart.directory}/out/mlflow.db", "quickstart")
+    experiment = client.get_experiment(parent.info.experiment_id)
+    shown = json.loads(experiment.tags["mlflow.sharedViewState.decisions"])["selectedColumns"]
+    child = children["nextn-3-4"]
+    known = {f"{kind}.`{key}`" for kind in ("tags", "metrics") for key in getattr(child.data, kind)}
+    ours = {column for column in shown if "`ab/" not in column}
+    assert ours <= known, "every column but those of an A/B has a value in a cell"
+    words = " ".join(ours)
+    for wanted in ("verdict", "reason", "spec/accept_length", "step/derived_ms", "task/gsm8k_accuracy"):
+        assert wanted in words
+    assert "viewStateShareKey=decisions" in experiment.tags["mlflow.note.content"]
+    assert "viewStateShareKey=decisions" in parent.data.tags["mlflow.note.content"]
+
+
+def test_runs_show_their_verdict_in_words_and_their_plots(quickstart: Run) -> None:
+    client = MlflowClient(tracking_uri=f"sqlite:///{quickstart.directory}/out/mlflow.db")
+    (parent,), children = stored(f"sqlite:///{quickstart.directory}/out/mlflow.db", "quickstart")
+    for name, record in records(quickstart).items():
+        note = children[name].data.tags["mlflow.note.content"]
+        assert note.startswith(f"**{record['verdict']}** ")
+        assert f"step ms {record['metrics']['step_ms']:.3f}" in note
+        assert f"runs/{children[name].info.run_id}/artifacts/record.json)" in note
+        assert f"| {name} | {record['verdict']} | " in parent.data.tags["mlflow.note.content"]
+    assert "plots/step_by_rows.svg" in listed(client, parent.info.run_id)
 
 
 class Broken:
@@ -166,6 +207,8 @@ def test_an_invalid_cell_is_a_failed_child_without_metrics(tmp_path: Path, blank
     assert (parent.info.status, children["none"].info.status) == ("FAILED", "FAILED")
     assert children["none"].data.metrics == {}
     assert children["none"].data.tags["failure"] == "launch"
+    assert children["none"].data.tags["reason"] == "launch (launch): exit code 7 | *"
+    assert r"exit code 7 \| \*" in children["none"].data.tags["mlflow.note.content"]
 
 
 def test_sync_files_what_the_writer_would_have(
