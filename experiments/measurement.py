@@ -20,8 +20,9 @@ from experiments.machine import LoadMeter, load_average
 from experiments.record import write_lines
 from experiments.server import Server
 from experiments.tasks import gsm8k
+from gates import questions
 from gates import run as gates
-from gates.evidence import Accept, TaskAnswers
+from gates.evidence import Accept
 from gates.validity import Ruler, accept_faults, ruler_faults
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from experiments.spec import CellSpec
     from experiments.workloads import Data
     from gates.change import Change
-    from gates.evidence import CellEvidence, Missing
+    from gates.evidence import CellEvidence, Missing, TaskAnswers
     from gates.golden import Reference
 
 
@@ -124,14 +125,7 @@ def run_task(
         score, answers = gsm8k.run(server.client, data.task_rows, spec.task, stages.advance)
     write_lines(attempt / "task.jsonl", [asdict(answer) for answer in answers])
     assert data.task_sha256 is not None
-    return score, TaskAnswers(
-        name=score.name,
-        data_hash=f"{data.task_sha256}:{spec.task.num_shots}+{score.questions}",
-        correct=tuple(answer.correct for answer in answers),
-        invalid_rate=score.invalid,
-        stop_rate=score.stop_rate,
-        truncation_rate=score.truncation_rate,
-    )
+    return score, questions.marked(spec.task, data.task_sha256, score, answers)
 
 
 def write_commands(path: Path, spec: CellSpec, server: Server, data: Data) -> None:

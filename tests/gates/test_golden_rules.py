@@ -158,7 +158,7 @@ def test_a_declaration_that_contradicts_the_difference_is_refused(named):
 def test_a_task_is_not_compared_but_its_floor_binds(against, named):
     task = replace(named, task=TaskSpec(name="gsm8k"))
     gates, verdict, _ = against(task, ToyClient(), task=answers(400, 500))
-    assert (gates["task_score"].reason, verdict.verdict) == ("a golden record has no task answers", "baseline")
+    assert (gates["task_score"].reason, verdict.verdict) == ("the golden record has no task answers", "baseline")
     floored = replace(task, task=replace(task.task, floor=0.9))
     assert against(floored, ToyClient(), task=answers(400, 500))[1].rule == "gate:task_score"
     assert against(floored, ToyClient(), task=answers(460, 500))[1].verdict == "baseline"
