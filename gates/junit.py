@@ -88,8 +88,8 @@ def report(parting: Parting) -> str:
     return (
         f"prompt:   {parting.prompt}, {place(parting)}: {parting.what}\n"
         f"after:    {parting.context!r}\n"
-        f"recorded: {parting.recorded!r}\n"
-        f"now:      {parting.live!r}{margin}"
+        f"recorded: {parting.recorded}\n"
+        f"now:      {parting.live}{margin}"
     )
 
 

@@ -12,6 +12,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from experiments.plan import label
+from experiments.spec import TaskSpec
 from gates.junit import place
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 MARKUP = re.compile(r"[^\w ,;=/%.]|_|\.(?!\w)|(?<=www)\.")
 QUESTION_CHARS = 160
+EXACT = {"byte_parity", "logit_digest"}
 HEADLINES = {
     "passed": "Gates passed",
     "rejected": "Gates rejected this build",
@@ -54,7 +56,7 @@ def page(outcome: Outcome, overrides: Sequence[str]) -> str:
     for parting in outcome.compared.partings() if outcome.compared else ():
         parts += [f"### First difference that `{parting.gate}` sees", divergence(parting)]
     if outcome.compared and outcome.word == "rejected":
-        parts += ["### What now", advice(outcome.compared, overrides)]
+        parts += ["### What now", advice(outcome, outcome.compared, overrides)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -98,27 +100,35 @@ def divergence(parting: Parting) -> str:
         "prompt": f"{parting.prompt}, ends with {parting.question[-QUESTION_CHARS:]!r}",
         "place": f"{place(parting)}: {parting.what}",
         "after": repr(parting.context),
-        "recorded": repr(parting.recorded),
-        "now": repr(parting.live),
+        "recorded": parting.recorded,
+        "now": parting.live,
     }
     if parting.margin is not None:
         lines["margin"] = f"{parting.margin:.3g} logits between the record's two best tokens there"
     return pre("\n".join(f"{name:9} {text}" for name, text in lines.items()))
 
 
-def advice(compared: Compared, overrides: Sequence[str]) -> str:
-    check, record = (shlex.join(["python", "-m", "gates", name, *overrides]) for name in ("check", "record"))
+def advice(outcome: Outcome, compared: Compared, overrides: Sequence[str]) -> str:
+    gates, task = ["python", "-m", "gates"], task_overrides(compared.reference.golden.task)
+    check = shlex.join([*gates, "check", *overrides])
+    record = shlex.join([*gates, "record", *overrides, *task, "--out", str(compared.file)])
     steps = ["* **Not meant?** The first difference above says where to look; the build has to change."]
-    if compared.reference.change.declared != "declared":
+    failed = {gate.name for gate in outcome.gates if gate.required and gate.status == "fail"}
+    if failed <= EXACT and compared.reference.change.declared != "declared":
         steps.append(
             "* **Only rounding, and meant?** Declare it, with the reason in words. Accept length, isolation and the "
             "record's task still have to hold:\n" + pre(f'{check} --rounding declared --reason "..."')
         )
-    steps.append(
-        "* **Meant to be the new truth?** Record anew, and commit the file with the reason:\n"
-        + pre(f"{record} --out {shlex.quote(str(compared.file))}")
-    )
+    steps.append("* **Meant to be the new truth?** Record anew, and commit the file with the reason:\n" + pre(record))
     return "\n".join(steps)
+
+
+def task_overrides(task: TaskSpec | None) -> list[str]:
+    """A task as one would ask for it."""
+    asked = vars(task) if task else {}
+    usual = vars(TaskSpec(name="gsm8k"))
+    named = [f"task={task.name}"] if task else []
+    return named + [f"task.{key}={value}" for key, value in asked.items() if value != usual[key]]
 
 
 def plain(text: str) -> str:

@@ -41,6 +41,7 @@ class Parting:
     context: str
     """The answer up to there, which both servers gave."""
     recorded: str
+    """What the record has there and what the server gave, as it would be quoted."""
     live: str
     margin: float | None
     """By which the record's token led there, in logits."""
@@ -66,8 +67,8 @@ def answers(known: Probe, live: Probe, spell: Spell) -> Iterator[Parting]:
                 what="another token" if position is not None else f"same ids, other {', '.join(different['what'])}",
                 question=prompt.text,
                 context=before(ours, position, spell),
-                recorded=texts[0],
-                live=texts[1],
+                recorded=repr(texts[0]),
+                live=repr(texts[1]),
                 margin=different["margin"],
             )
 
@@ -80,7 +81,7 @@ def logits(known: Probe, live: Probe, spell: Spell) -> Iterator[Parting]:
                 gate="logit_digest",
                 prompt=ours.prompt,
                 position=position,
-                what=f"logits of the five best tokens: other {different['what']}",
+                what=f"logits of the five best tokens: other {different['what']}{apart(ours, theirs, position)}",
                 question=prompt.text,
                 context=before(ours, position, spell),
                 recorded=row(ours, position, spell),
@@ -95,14 +96,28 @@ def before(output: Output, position: int | None, spell: Spell) -> str:
 
 def row(output: Output, position: int, spell: Spell) -> str:
     """Best first: each token with its logprob, to the last bit."""
-    found = next((digest for digest in output.digest if digest.position == position), None)
-    return "nothing" if found is None else ", ".join(_alternatives(found, spell))
+    found = digest_at(output, position)
+    if found is None:
+        return "nothing"
+    return ", ".join(f"{spell([token])!r} {value:.9g}" for token, value in zip(found.ids, logprobs(found), strict=True))
 
 
-def _alternatives(digest: Digest, spell: Spell) -> Iterator[str]:
-    for token, bits in zip(digest.ids, digest.bits, strict=True):
-        value = struct.unpack("<f", struct.pack("<I", bits))[0]
-        yield f"{spell([token])!r} {value:.9g}"
+def apart(ours: Output, theirs: Output, position: int) -> str:
+    """How far, where both name the same tokens."""
+    pair = digest_at(ours, position), digest_at(theirs, position)
+    if pair[0] is None or pair[1] is None or pair[0].ids != pair[1].ids:
+        return ""
+    differences = map(float.__sub__, logprobs(pair[0]), logprobs(pair[1]))
+    return f", by up to {max(map(abs, differences)):.2g}"
+
+
+def digest_at(output: Output, position: int) -> Digest | None:
+    return next((digest for digest in output.digest if digest.position == position), None)
+
+
+def logprobs(digest: Digest) -> tuple[float, ...]:
+    """From their float32 bits."""
+    return struct.unpack(f"<{len(digest.bits)}f", struct.pack(f"<{len(digest.bits)}I", *digest.bits))
 
 
 def speller(model: ModelSpec) -> Spell:

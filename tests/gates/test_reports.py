@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from junit_schema import validated
 
+from experiments.spec import TaskSpec
 from gates import byte_parity, junit, logit_digest, markdown
 from gates.__main__ import main
 from gates.evidence import CellEvidence
@@ -112,7 +113,20 @@ def test_bits_that_no_token_shows_are_shown_as_logprobs():
     page = markdown.page(outcome(compared(probe(), probe(output("p1", IDS, digest=(digest[0], last))))), [])
     assert "First difference that `logit_digest` sees" in page
     assert "`byte_parity` sees" not in page
-    assert "logits of the five best tokens: other bits" in page
+    assert re.search(r"logits of the five best tokens: other bits, by up to 1\.4e-45", page)
+
+
+def test_what_a_declaration_cannot_mend_is_not_offered_one():
+    gates = results(result("state_pollution", "fail"))
+    page = markdown.page(judged(decide(change("same"), gates), gates, compared(probe(), probe())), [])
+    assert "--rounding declared" not in page
+    assert "python -m gates record --out golden.json" in page
+
+
+def test_a_record_with_a_task_is_taken_anew_with_it():
+    assert markdown.task_overrides(None) == []
+    task = TaskSpec(name="gsm8k", num_questions=500, num_shots=0)
+    assert markdown.task_overrides(task) == ["task=gsm8k", "task.num_questions=500", "task.num_shots=0"]
 
 
 def test_a_page_of_a_pass_offers_no_commands_and_says_when_bits_were_excused():
