@@ -1,20 +1,21 @@
 """The border between Hydra and us: a composed configuration becomes a study and its cells, or a ConfigError.
 
-The surprise: a preset with `cells` is composed once more per cell, with the cell's overrides after the command
-line's, so that a cell may change groups and everything that Hydra checks is checked for each of them.
+The surprise: a preset with `cells`, or with axes, is composed once more per cell, with the cell's overrides after the
+command line's, so that a cell may change groups and everything that Hydra checks is checked for each of them.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import types
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from hydra import compose
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from experiments import sweep
 from experiments.errors import ConfigError
 from experiments.schema import Cells
 from experiments.spec import CellSpec, StudySpec
@@ -36,11 +37,18 @@ class Composed:
 
 
 def expand(config: DictConfig) -> list[DictConfig]:
-    """One Hydra job's configuration, or one per entry of `cells`. To be called inside the job."""
-    if not config.cells:
+    """One Hydra job's configuration, or one per cell that it lists. To be called inside the job."""
+    listed = sweep.combinations(axes(config))
+    if not listed:
         return [config]
     job = HydraConfig.get()
-    return [compose(job.job.config_name, merged(job.overrides.task, cell)) for cell in config.cells]
+    return [compose(job.job.config_name, merged(job.overrides.task, cell)) for cell in listed]
+
+
+def axes(config: DictConfig) -> list[sweep.Axis]:
+    """Of `cells` and `sweep`. Raises ConfigError."""
+    lists = {kind: OmegaConf.to_container(config.sweep[kind], resolve=True) for kind in ("grid", "zip")}
+    return sweep.axes(config.cells, sweep.SweepSpec(**cast("Any", lists)))
 
 
 def merged(base: Sequence[str], cell: Sequence[str]) -> list[str]:
