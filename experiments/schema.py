@@ -18,7 +18,7 @@ from omegaconf import MISSING, OmegaConf
 
 from experiments.engine import ROOT
 from experiments.spec import CellSpec, StudySpec
-from experiments.sweep import SweepSpec
+from experiments.sweep import SearchSpec, SweepSpec
 
 OPEN = ("env", "kernels", "model.drafts", "sweep.grid", "sweep.zip")
 
@@ -47,6 +47,8 @@ class Cells:
     cells: list[list[str]] = dataclasses.field(default_factory=list)
     sweep: SweepSpec = dataclasses.field(default_factory=SweepSpec)
     """Axes that make such cells; beside `cells`, each with each of them."""
+    search: SearchSpec = dataclasses.field(default_factory=SearchSpec)
+    """With a budget: which of these cells to measure is decided on the way."""
 
 
 def _plain(hint: Any) -> Any:

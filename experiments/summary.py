@@ -38,11 +38,16 @@ FIGURES = (
 
 
 def conclude(
-    records: Sequence[tuple[dict[str, Any], Path]], *, untracked: Sequence[Path] = (), stopped: str | None = None
+    records: Sequence[tuple[dict[str, Any], Path]],
+    *,
+    untracked: Sequence[Path] = (),
+    stopped: str | None = None,
+    search: dict[str, Any] | None = None,
 ) -> int:
     """Print table and JSON line of these records; returns the exit code.
 
     `untracked`: records that the tracking store lacks. `stopped`: why the cells behind these were not begun.
+    `search`: what it found.
     """
     verdicts = [
         Verdict(**{key: record[key] for key in ("status", "verdict", "rule", "reason")}) for record, _ in records
@@ -57,7 +62,9 @@ def conclude(
         print(*untracked, sep="\n", file=sys.stderr)
     if stopped:
         print(f"\n{stopped}", file=sys.stderr)
-    remarks = {"error": stopped, "untracked": [str(path) for path in untracked]}
+    if search:
+        print("\nsearch: {best} ({metric} {value}), {measured} of {of} cells; {stopped}".format(**search))
+    remarks = {"error": stopped, "search": search, "untracked": [str(path) for path in untracked]}
     content = {"cells": [cell(record, path) for record, path in records], "decisions": decisions(records)}
     print_line(content | {key: value for key, value in remarks.items() if value}, code)
     return code

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from experiments.errors import ConfigError
 
@@ -29,6 +29,17 @@ class SweepSpec:
     """By override: its values, each with each of the other axes'."""
     zip: dict[str, list[Any]] = field(default_factory=dict)
     """By override: its values, the first with the first of the other lists, and so on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchSpec:
+    cells: int = 0
+    """Budget; 0: no search, all cells of the sweep are measured."""
+    seconds: float | None = None
+    """Budget, checked between cells."""
+    metric: Literal["mean_tpot_ms", "median_tpot_ms", "step_ms"] = "mean_tpot_ms"
+    """What is to be small, among the cells that pass their gates."""
+    seed: int = 1
 
 
 @dataclass(frozen=True)
