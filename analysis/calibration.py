@@ -27,6 +27,8 @@ def to_tables(record: Mapping[str, Any], console: Console) -> None:
     sts, costs = record["calibration"]["sts"], record["calibration"]["cost_table"]
     console.print(confidence_table(record["name"], sts))
     console.print(cost_table(record["name"], costs, window=len(sts["temperatures"]) + 1))
+    for flag in record["flags"]:
+        console.print(f"{record['name']}: {flag}", highlight=False, markup=False)
     console.print(f"{record['name']}: {record['reason']}; to use them:", highlight=False, markup=False)
     console.print(record["use"], highlight=False, markup=False, soft_wrap=True)
 

@@ -12,6 +12,7 @@ import json
 import re
 import shlex
 import shutil
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -27,7 +28,7 @@ from experiments.process import Supervised
 from experiments.spec import EngineSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from experiments.limits import Part
     from experiments.progress import Stages
@@ -134,7 +135,18 @@ def conclusion(spec: CellSpec, attempt: Path) -> dict[str, Any]:
         "artifacts": artifacts,
         "use": use(spec, artifacts),
         "calibration": {"sts": sts, "cost_table": costs},
+        "flags": [*flags(sts)],
     }
+
+
+def flags(sts: Mapping[str, Any]) -> Iterator[str]:
+    """What a reader should know beside the artifacts."""
+    before, after = statistics.fmean(sts["ece_before"]), statistics.fmean(sts["ece_after"])
+    if after > before:
+        yield (
+            f"temperatures raise the calibration error of requests that they were not fitted to ({before:.4f} to "
+            f"{after:.4f}): fit them to more (calibration.num_prompts), or leave out speculation.sts_path"
+        )
 
 
 def use(spec: CellSpec, artifacts: Mapping[str, str]) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -70,6 +71,11 @@ class DraftConfig:
         for key in positive:
             if type(getattr(self, key)) is not int or getattr(self, key) < 1:
                 raise ConfigError(f"{key}={getattr(self, key)!r}: must be an integer of at least 1")
+        for key in _POSITIVE:
+            if type(getattr(self, key)) not in (int, float) or not 0 < getattr(self, key) < math.inf:
+                raise ConfigError(f"{key}={getattr(self, key)!r}: must be a positive number")
+        for key in _SWITCHES:
+            require(key, getattr(self, key), (False, True))
         require("markov_head_type", self.markov_head_type, ("vanilla", "gated", "rnn"))
         require("attention_type", self.attention_type, ("mha", "mla"))
         if self.num_attention_heads % self.num_key_value_heads:
@@ -80,7 +86,7 @@ class DraftConfig:
         ids = self.target_layer_ids
         if not ids or any(type(i) is not int for i in ids) or list(ids) != sorted(set(ids)):
             raise ConfigError(f"target_layer_ids={list(ids)}: must be one or more integers, strictly increasing")
-        if not 0.0 < self.partial_rotary_factor <= 1.0 or self.rotary_width % 2 or not self.rotary_width:
+        if not self.partial_rotary_factor <= 1.0 or self.rotary_width % 2 or not self.rotary_width:
             raise ConfigError(
                 f"partial_rotary_factor={self.partial_rotary_factor}: must leave an even number of turning dimensions, "
                 f"2..{self.head_dim}, not {self.rotary_width}"
@@ -109,7 +115,10 @@ class DraftConfig:
         if unknown:
             log.warning("keys of the draft's config.json without a meaning here, ignored: %s", ", ".join(unknown))
         known = {name: values[name] for name in own if values.get(name) is not None}
-        return cls(**known | {"target_layer_ids": tuple(values["target_layer_ids"])})
+        ids = values["target_layer_ids"]
+        if not isinstance(ids, list):
+            raise ConfigError(f"target_layer_ids={ids!r}: must be a list of layers")
+        return cls(**known | {"target_layer_ids": tuple(ids)})
 
     def to_json(self) -> dict[str, Any]:
         """What `from_dict` reads back as this value, under the published names."""
@@ -149,8 +158,8 @@ class DraftConfig:
         last = target.num_hidden_layers - 2
         if self.target_layer_ids[0] < 0 or self.target_layer_ids[-1] > last:
             raise ConfigError(f"target_layer_ids={list(self.target_layer_ids)}: allowed for this target: 0..{last}")
-        if not 0 <= self.mask_token_id < target.vocab_size:
-            raise ConfigError(f"mask_token_id={self.mask_token_id}: allowed: 0..{target.vocab_size - 1}")
+        if type(self.mask_token_id) is not int or not 0 <= self.mask_token_id < target.vocab_size:
+            raise ConfigError(f"mask_token_id={self.mask_token_id!r}: allowed: 0..{target.vocab_size - 1}")
 
 
 _SIZES = (
@@ -164,6 +173,14 @@ _SIZES = (
     "max_position_embeddings",
     "block_size",
     "markov_rank",
+)
+_POSITIVE = ("rms_norm_eps", "rope_theta", "partial_rotary_factor")
+_SWITCHES = (
+    "enable_confidence_head",
+    "confidence_head_with_markov",
+    "is_causal",
+    "sample_from_anchor",
+    "rope_interleave",
 )
 _MLA = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 _ALIASES = {"dspark_block_size": "block_size", "dspark_noise_token_id": "mask_token_id"}
@@ -189,6 +206,9 @@ def _flat(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Top level and nested objects as one, aliases resolved; ConfigError where two spellings disagree."""
     if "architectures" not in raw:
         raise ConfigError("the draft's config.json lacks architectures")
+    for key in _NESTED:
+        if not isinstance(raw.get(key) or {}, dict):
+            raise ConfigError(f"{key}={raw[key]!r}: must be an object")
     flat: dict[str, Any] = {}
     for source in (raw, *(raw.get(key) or {} for key in _NESTED)):
         for spelt, value in source.items():
@@ -200,8 +220,9 @@ def _flat(raw: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _rope_theta(values: Mapping[str, Any]) -> float | None:
+def _rope_theta(values: Mapping[str, Any]) -> Any:
     parameters = values.get("rope_scaling") or values.get("rope_parameters") or {}
+    if not isinstance(parameters, dict):
+        raise ConfigError(f"rope_scaling={parameters!r}: must be an object")
     require("rope_scaling.rope_type", parameters.get("rope_type", parameters.get("type", "default")), ("default",))
-    theta = values.get("rope_theta", parameters.get("rope_theta"))
-    return None if theta is None else float(theta)
+    return values.get("rope_theta", parameters.get("rope_theta"))

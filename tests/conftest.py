@@ -16,10 +16,14 @@ settings.load_profile("shared")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _children_hear_a_hangup() -> Iterator[None]:
-    """Under nohup they would inherit that it is ignored. What is caught instead is back to its default in a child."""
-    before = signal.getsignal(signal.SIGHUP)
-    if before is signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, lambda *_: None)
+def _children_hear_signals() -> Iterator[None]:
+    """Under nohup, and behind a script's `&`, they would inherit that some are ignored.
+
+    What is caught here instead is back to its default in a child.
+    """
+    deaf = [one for one in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM) if signal.getsignal(one) is signal.SIG_IGN]
+    for number in deaf:
+        signal.signal(number, lambda *_: None)
     yield
-    signal.signal(signal.SIGHUP, before)
+    for number in deaf:
+        signal.signal(number, signal.SIG_IGN)

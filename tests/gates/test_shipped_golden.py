@@ -52,9 +52,18 @@ def test_the_shipped_weights_give_it_again(capsys):
 
 @pytest.mark.slow
 @pytest.mark.process
-@pytest.mark.parametrize("speculation", ["speculation=none", "speculation.num_steps=5"])
+@pytest.mark.parametrize(
+    "speculation",
+    [
+        "speculation=none",
+        "speculation.num_steps=5",
+        "speculation=dspark",
+        "speculation=dspark speculation.block_size=16",
+        "speculation=dspark speculation.verify_mode=compact",
+    ],
+)
 def test_any_speculation_gives_it(capsys, speculation):
-    line = check(capsys, speculation)
+    line = check(capsys, *speculation.split())
     assert (line["exit"], line["gates"]["accept_drift"]["reason"]) == (0, "a speculation change")
 
 

@@ -52,7 +52,14 @@ def test_absent_keys_have_the_published_meaning(draft_json: dict[str, Any]) -> N
         ({"target_layer_ids": [1, 1]}, r"target_layer_ids=\[1, 1\]"),
         ({"target_layer_ids": [2, 0]}, "strictly increasing"),
         ({"target_layer_ids": []}, r"target_layer_ids=\[\]"),
+        ({"target_layer_ids": 3}, "target_layer_ids=3"),
         ({"partial_rotary_factor": 0.2}, "partial_rotary_factor"),
+        ({"rope_theta": 0}, "rope_theta=0"),
+        ({"rope_theta": "1e4"}, "rope_theta='1e4'"),
+        ({"rms_norm_eps": "tiny"}, "rms_norm_eps='tiny'"),
+        ({"is_causal": "false"}, "is_causal='false'"),
+        ({"dspark_config": [1]}, r"dspark_config=\[1\]"),
+        ({"rope_scaling": "yarn"}, "rope_scaling='yarn'"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 2}}, "rope_scaling.rope_type='yarn'"),
         ({"layer_types": ["sliding_attention"]}, "layer_types"),
         ({"attention_bias": True}, "attention_bias=True"),
@@ -75,6 +82,7 @@ def test_what_is_not_supported_is_refused_by_name(
         ({"target_layer_ids": [0, 3]}, r"target_layer_ids=\[0, 3\]: allowed for this target: 0\.\.2"),
         ({"target_layer_ids": [-1, 1]}, r"allowed for this target: 0\.\.2"),
         ({"mask_token_id": 96}, r"mask_token_id=96: allowed: 0\.\.95"),
+        ({"mask_token_id": "7"}, r"mask_token_id='7': allowed: 0\.\.95"),
     ],
 )
 def test_a_draft_of_another_target_is_refused(

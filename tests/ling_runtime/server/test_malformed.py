@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 
 CONTEXT = 64
 NEGATIVE = {
-    "/generate": 100,
-    "/v1/completions": 60,
-    "/v1/chat/completions": 60,
+    "/generate": 60,
+    "/v1/completions": 40,
+    "/v1/chat/completions": 40,
     "/start_profile": 20,
     "/flush_cache": 10,
 }
-MANY = 4
+MANY = 6
 """Times as many in the slow run."""
 DAMAGED = 120
 """Bodies of each kind and path."""
-POSITIVE = {"/generate": 20, "/v1/completions": 20, "/v1/chat/completions": 10}
+POSITIVE = {"/generate": 12, "/v1/completions": 12, "/v1/chat/completions": 10}
 LEAVING = 200
 
 CANARY = {"input_ids": [7, 70, 300], "sampling_params": {"temperature": 0, "max_new_tokens": 12, "ignore_eos": True}}

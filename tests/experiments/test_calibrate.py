@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from mlflow.tracking import MlflowClient
 
-from experiments.calibration import progress
+from experiments.calibration import flags, progress
 from experiments.checks import checked
 from experiments.errors import ConfigError
 from experiments.spec import CalibrationSpec, CellSpec, SpeculationSpec
@@ -155,6 +155,12 @@ def test_a_signal_leaves_nothing_half(
     assert (run.code, run.record()["failure"]["class"]) == (3, "interrupted")
     assert {path.name for path in attempt.iterdir()} <= LEFT_OF_A_FAILURE
     assert marked(str(tmp_path)) == []
+
+
+def test_temperatures_that_do_not_help_are_remarked_on() -> None:
+    assert [*flags({"ece_before": [0.02, 0.04], "ece_after": [0.02, 0.03]})] == []
+    (remark,) = flags({"ece_before": [0.02, 0.04], "ece_after": [0.03, 0.04]})
+    assert "(0.0300 to 0.0350)" in remark
 
 
 def test_progress_is_what_the_last_line_of_it_says(tmp_path: Path) -> None:
