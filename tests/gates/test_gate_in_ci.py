@@ -107,13 +107,15 @@ def test_the_same_build_passes_declared_with_a_reason(repository):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("fault", "code", "status"), [("last_bit", 0, "pass"), ("worse_target=0.12", 1, "fail")])
-def test_declared_rounding_is_held_to_the_record_s_task(repository, fault, code, status):
+@pytest.mark.parametrize(
+    ("fault", "args", "code", "status"),
+    [("last_bit", "", 0, "pass"), ("worse_target=0.12", "--accept-bound 4", 1, "fail")],
+)
+def test_declared_rounding_is_held_to_the_record_s_task(repository, fault, args, code, status):
     build(repository, fault)
     (repository / "rounding.txt").write_text(REASON)
-    (repository / ".github/workflows/numerics.yml").write_text(
-        (repository / ".github/workflows/numerics.yml").read_text().rstrip() + "\n      args: --accept-bound 4\n"
-    )
+    calling = repository / ".github/workflows/numerics.yml"
+    calling.write_text(f"{calling.read_text().rstrip()}\n      args: {args}\n")
     done = pull_request(repository)
     assert done.code == code, done.out
     task = json.loads(done.out.splitlines()[-1])["gates"]["task_score"]

@@ -38,7 +38,7 @@ def given(workflow: dict[str, Any], values: dict[str, str]) -> dict[str, str]:
     assert values.keys() <= inputs.keys(), "an input that the workflow does not have"
     required = {name for name, one in inputs.items() if one.get("required")}
     assert required <= values.keys(), "a required input is missing"
-    return {name: values.get(name, one.get("default", "")) for name, one in inputs.items()}
+    return {name: values.get(name) or one.get("default", "") for name, one in inputs.items()}
 
 
 def filled(text: str, inputs: dict[str, str]) -> str:
