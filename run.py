@@ -65,7 +65,10 @@ def run() -> int:
         return 0
     with shielded():  # a compiled module whose import was cut off cannot be imported again, not even to say why
         from experiments import study  # noqa: PLC0415 - as above
+        from experiments.comparison import course  # noqa: PLC0415 - as above
 
+    if configs[0].mode in ("ab", "campaign"):
+        return course.main(configs)
     return study.main(configs)
 
 

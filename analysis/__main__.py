@@ -1,7 +1,8 @@
 """`python -m analysis compare PATH`: what the records of an output directory, or of one study in it, say.
 
-`python -m analysis sync PATH` files them where MLflow lacks them. The surprise: both exit 0 whatever the verdicts are.
-Reading a reject is not failing; `run.py` is what exits with it.
+`python -m analysis breakeven PATH` says which draft depth pays, `python -m analysis sync PATH` files the records where
+MLflow lacks them. The surprise: all exit 0 whatever the verdicts are. Reading a reject is not failing; `run.py` is what
+exits with it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ WIDTH = 180
 def main(argv: list[str] | None = None) -> int:
     options = parser().parse_args(argv)
     try:
-        show_comparison(options) if options.command == "compare" else show_sync(options)
+        COMMANDS[options.command](options)
     except (RecordError, ConfigError) as error:
         print(f"error: {error}", file=sys.stderr)
         return CONFIGURATION
@@ -49,6 +50,15 @@ def show_comparison(options: argparse.Namespace) -> None:
             sys.stdout.write(to_json(comparison))
 
 
+def show_breakeven(options: argparse.Namespace) -> None:
+    from analysis import breakeven_text  # noqa: PLC0415 - nor SciPy
+
+    sys.stdout.write(breakeven_text.answer(options))
+
+
+COMMANDS = {"compare": show_comparison, "sync": show_sync, "breakeven": show_breakeven}
+
+
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="python -m analysis", description="Tables from record files.")
     commands = top.add_subparsers(dest="command", required=True)
@@ -64,6 +74,14 @@ def parser() -> argparse.ArgumentParser:
     missing.add_argument(
         "--uri", help="the store that the study was to use (default: the SQLite file in the directory)"
     )
+    depths = commands.add_parser("breakeven", help="what each added draft costs and brings, and the depth that pays")
+    depths.add_argument("path", type=Path, help="records of a sweep, or a .csv or .json of steps, tokens, accept, tpot")
+    depths.add_argument("--study", help="only this study")
+    depths.add_argument("--algorithm", help="nextn or dspark (default: the one the sweep has)")
+    depths.add_argument("--experts", type=int, help="routed experts of a layer: rows then cost what they must read")
+    depths.add_argument("--top-k", type=int, default=8, help="of them chosen by a row (default: 8)")
+    depths.add_argument("--factor", type=float, action="append", help="multiply the base by this; may be repeated")
+    depths.add_argument("--format", choices=("table", "json"), default="table")
     return top
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 PATTERN = "attempt-*/record.json"  # not the copies that a tracking store keeps as artifacts
+DECISIONS = "attempt-*/decision.json"
 METRICS = (
     "accept_length",
     "accept_source",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from analysis.records import PATTERN, RecordError, read
+from analysis.records import DECISIONS, PATTERN, RecordError, read
 from experiments.claim import running
 from experiments.store import open_shelf
 
@@ -30,7 +30,8 @@ class Synced:
 
 def sync(directory: Path, uri: str | None = None) -> Synced:
     """`uri` None: the SQLite file in `directory`. Raises RecordError, ConfigError for a store that takes no writing."""
-    found = [(path.parent, _complete(path)) for path in sorted(directory.rglob(PATTERN)) if not running(path.parent)]
+    paths = sorted(path for pattern in (PATTERN, DECISIONS) for path in directory.rglob(pattern))
+    found = [(path.parent, _complete(path)) for path in paths if not running(path.parent)]
     if not found:
         raise RecordError(f"no record.json under {directory}")
     filed: list[Path] = []

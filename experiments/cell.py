@@ -1,24 +1,20 @@
-"""One attempt at one cell, from its directory to its record. Whatever happens inside, a record comes out.
+"""One attempt at one cell, from its directory to its record.
 
-The surprise: `run` raises only when the driver itself is told to stop, and even then the record is written first, or
-when the disk takes no record. Every other failure is a value: `status: invalid` with class, phase, message and the
-log's end.
+The surprise: what a cell's record says before the cell has ended is that it is invalid; only `conclusion` makes it
+anything else (attempt.py writes it whatever happens).
 """
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf
 
 from experiments import environment
+from experiments.attempt import recorded
 from experiments.calibration import calibrate
-from experiments.claim import claimed
-from experiments.errors import StorageError
-from experiments.failure import failed, unfinished
-from experiments.interrupts import shielded
+from experiments.failure import unfinished
 from experiments.lock import measurement_lock
 from experiments.measurement import measure_cell
 from experiments.record import FILE, SCHEMA, now, number, write_json
@@ -55,39 +51,13 @@ class Attempt:
 
 def run(attempt: Attempt, stages: Stages) -> None:
     """Leaves a record in the attempt's directory. Raises Interrupted and StorageError only."""
-    started = time.monotonic()
-    opened = opening(attempt)
-    stop: BaseException | None = None
-    try:
-        with claimed(attempt.directory) as claim:
-            stages.follow(claim.note)
-            try:
-                open_files(attempt, opened)
-                closing = locked(attempt, stages)
-            except BaseException as error:  # noqa: BLE001 - a failure is a record
-                closing = failed(error, stages.name, attempt.directory)
-                stop = None if isinstance(error, Exception) else error
-            claim.give_room()
-            with shielded():
-                close(attempt.directory, opened, closing, {"stages": stages.seconds(), **ending(started)})
-    except OSError as error:
-        raise StorageError(f"no record of {attempt.cell.name} in {attempt.directory}: {error}") from error
-    if stop:
-        raise stop
+    recorded(attempt.directory / FILE, opening(attempt), lambda: work(attempt, stages), stages)
 
 
-def open_files(attempt: Attempt, opened: dict[str, Any]) -> None:
-    write_json(attempt.directory / FILE, opened)
+def work(attempt: Attempt, stages: Stages) -> dict[str, Any]:
     (attempt.directory / "spec.yaml").write_text(OmegaConf.to_yaml(asdict(attempt.cell.spec)))
     write_json(attempt.directory / "environment.json", environment.capture() | {"cores": asdict(attempt.cores)})
-
-
-def close(directory: Path, opened: dict[str, Any], closing: dict[str, Any], end: dict[str, Any]) -> None:
-    """The record, whole; if that is too much for the disk, a failure's, which is short. Raises OSError."""
-    try:
-        write_json(directory / FILE, opened | closing | end)
-    except OSError as error:
-        write_json(directory / FILE, opened | failed(error, "record", directory) | end)
+    return locked(attempt, stages)
 
 
 def locked(attempt: Attempt, stages: Stages) -> dict[str, Any]:
@@ -176,7 +146,3 @@ def conclusion(attempt: Attempt, findings: Findings) -> dict[str, Any]:
 
 def gate_entry(gate: dict[str, Any]) -> dict[str, Any]:
     return {key: gate[key] for key in ("status", "required", "reason", "evidence")}
-
-
-def ending(started: float) -> dict[str, Any]:
-    return {"ended_utc": now(), "duration_s": round(time.monotonic() - started, 3)}

@@ -1,7 +1,7 @@
 """The border between Hydra and us: a composed configuration becomes a study and its cells, or a ConfigError.
 
-The surprise: a preset with `cells`, or with axes, is composed once more per cell, with the cell's overrides after the
-command line's, so that a cell may change groups and everything that Hydra checks is checked for each of them.
+The surprise: a preset with `cells`, axes, arms or changes is composed once more for each, with its overrides after the
+command line's, so that each may change groups and everything that Hydra checks is checked for each of them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from experiments import sweep
+from experiments.comparison.spec import Modes
 from experiments.errors import ConfigError
 from experiments.schema import Cells
 from experiments.spec import CellSpec, StudySpec
@@ -30,19 +31,31 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class Composed:
-    """One cell as composed, with the study it asks to belong to."""
+    """One cell as composed, with the study it asks to belong to and what that is to do."""
 
     study: StudySpec
     cell: CellSpec
+    modes: Modes
 
 
 def expand(config: DictConfig) -> list[DictConfig]:
     """One Hydra job's configuration, or one per cell that it lists. To be called inside the job."""
-    listed = sweep.combinations(axes(config))
+    listed = override_lists(config)
     if not listed:
         return [config]
     job = HydraConfig.get()
     return [compose(job.job.config_name, merged(job.overrides.task, cell)) for cell in listed]
+
+
+def override_lists(config: DictConfig) -> list[Sequence[str]]:
+    """An A/B's arms; a campaign's base, then each change over it; or the cells of a sweep."""
+    match config.mode:
+        case "ab":
+            return [config.ab.baseline, config.ab.candidate]
+        case "campaign":
+            return [[], *(entry.overrides for entry in config.campaign.changes)]
+        case _:
+            return [*sweep.combinations(axes(config))]
 
 
 def axes(config: DictConfig) -> list[sweep.Axis]:
@@ -64,8 +77,8 @@ def convert(config: DictConfig) -> Composed:
     except OmegaConfBaseException as error:
         raise ConfigError(str(error.full_key), str(error).splitlines()[0]) from error
     assert isinstance(values, dict)
-    refuse_unknown(values, StudySpec, CellSpec, Cells)
-    return Composed(build(StudySpec, values), build(CellSpec, values))
+    refuse_unknown(values, StudySpec, CellSpec, Cells, Modes)
+    return Composed(build(StudySpec, values), build(CellSpec, values), build(Modes, values))
 
 
 def refuse_unknown(values: dict[Any, Any], *specs: type, path: str = "") -> None:
@@ -90,7 +103,8 @@ def _value(hint: Any, value: Any, key: str) -> Any:
         refuse_unknown(value, hint, path=f"{key}.")
         return build(hint, value, f"{key}.")
     if get_origin(hint) is tuple:
-        return tuple(value)
+        item = get_args(hint)[0]
+        return tuple(_value(item, one, f"{key}[{index}]") for index, one in enumerate(value))
     options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     allowed = [choice for option in options if get_origin(option) is Literal for choice in get_args(option)]
     if allowed and value not in allowed and not (value is None and type(None) in options):

@@ -32,7 +32,7 @@ def server_command(cell: CellSpec, *, port: int, served_name: str) -> Command:
         "--served-model-name": served_name,
         "--dtype": engine.dtype,
         "--device": engine.device,
-        "--num-threads": engine.num_threads,
+        "--num-threads": None if engine.name == "sglang" else engine.num_threads,  # ours alone
         "--max-running-requests": engine.max_running_requests,
         "--context-length": engine.context_length,
         "--random-seed": engine.random_seed,

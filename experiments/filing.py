@@ -13,7 +13,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from experiments import calibration
-from experiments.record import FILE
+from experiments.comparison import filing
+from experiments.record import FILE, record_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,6 +36,8 @@ METRICS = {
     "ttft/median_ms": "median_ttft_ms",
     "throughput/output_tok_s": "output_tok_s",
     "throughput/peak_tok_s": "peak_tok_s",
+    "throughput/peak_low_tok_s": "peak_low_tok_s",
+    "throughput/peak_high_tok_s": "peak_high_tok_s",
 }
 SERIES = {"spec/accept_by_position": "accept_by_position"}
 CALIBRATION = {
@@ -72,42 +75,49 @@ class Shelf:
         return str(self._client.create_run(self._experiment, start, tags, study).info.run_id)
 
     def file(self, parent: str, attempt: Path) -> bool:
-        """The attempt's record below its parent; False if it has been there."""
-        text = (attempt / FILE).read_bytes()
-        key = hashlib.sha256(text).hexdigest()
+        """The attempt's record below its parent; an A/B's on it. False if it has been there."""
+        text = record_file(attempt).read_bytes()
+        key, record = hashlib.sha256(text).hexdigest(), json.loads(text)
+        if record.get("kind") == "ab":
+            if self._client.get_run(parent).data.tags.get(KEY) == key:
+                return False
+            self._fill(parent, record, attempt, {KEY: key})
+            return True
         for run in self._search(f"tags.{KEY} = '{key}'"):
             if run.info.end_time is not None:
                 return False
             self._client.delete_run(run.info.run_id)
-        self._write(parent, key, json.loads(text), attempt)
+        begun, ended = (milliseconds(record[stamp] or record["started_utc"]) for stamp in ("started_utc", "ended_utc"))
+        created = self._client.create_run(self._experiment, begun, {PARENT: parent, KEY: key}, record["name"])
+        self._fill(created.info.run_id, record, attempt)
+        status = "FINISHED" if record["status"] == "valid" else "FAILED"
+        self._client.set_terminated(created.info.run_id, status, ended)
         return True
 
     def end(self, parent: str, invocation: Mapping[str, Any]) -> None:
-        """Finished if every cell that was to be measured is valid, and ended when the last one did."""
+        """Finished if as many cells as were to be measured are there and all are valid; ended when the last one did."""
         children = self._search(f"tags.`{PARENT}` = '{parent}'")
         valid = sum(child.info.status == "FINISHED" for child in children)
         ends = [child.info.end_time for child in children if child.info.end_time is not None]
-        status = "FINISHED" if valid == invocation["cells"] else "FAILED"
+        status = "FINISHED" if valid == len(children) >= invocation["cells"] else "FAILED"
         self._client.set_terminated(parent, status, max(ends, default=milliseconds(invocation["started_utc"])))
 
-    def _write(self, parent: str, key: str, record: dict[str, Any], attempt: Path) -> None:
+    def _fill(self, run: str, record: dict[str, Any], attempt: Path, more: Mapping[str, str] | None = None) -> None:
         from mlflow.entities import Metric, Param, RunTag  # noqa: PLC0415 - seconds of imports
 
-        begun, ended = (milliseconds(record[stamp] or record["started_utc"]) for stamp in ("started_utc", "ended_utc"))
-        created = self._client.create_run(self._experiment, begun, {PARENT: parent, KEY: key}, record["name"])
-        run = created.info.run_id
-        points = [(name, value, 0) for name, value in metrics(record).items()]
+        ended, decision = milliseconds(record["ended_utc"] or record["started_utc"]), "kind" in record
+        numbers, words = (filing.metrics, filing.tags) if decision else (metrics, tags)
+        points = [(name, value, 0) for name, value in numbers(record).items()]
         points += [(name, value, k) for name, row in series(record).items() for k, value in enumerate(row, 1)]
+        for name in filing.FILES if decision else FILES:
+            if (attempt / name).exists():
+                self._client.log_artifact(run, str(attempt / name))
         self._client.log_batch(
             run,
             metrics=[Metric(name, value, ended, step) for name, value, step in points],
-            params=[Param(name, str(value)) for name, value in record["axes"].items()],
-            tags=[RunTag(name, str(value)) for name, value in tags(record).items()],
+            params=[Param(name, str(value)) for name, value in record.get("axes", {}).items()],
+            tags=[RunTag(name, str(value)) for name, value in {**words(record), **(more or {})}.items()],
         )
-        for name in FILES:
-            if (attempt / name).exists():
-                self._client.log_artifact(run, str(attempt / name))
-        self._client.set_terminated(run, "FINISHED" if record["status"] == "valid" else "FAILED", ended)
 
     def _search(self, query: str) -> list[Run]:
         return [*self._client.search_runs([self._experiment], query)]
@@ -124,7 +134,7 @@ def metrics(record: Mapping[str, Any]) -> dict[str, float]:
 
 def series(record: Mapping[str, Any]) -> dict[str, list[float]]:
     """Slash names and numbers by position in a block, 1 first; MLflow draws them over its steps."""
-    measured, sts = record["metrics"] or {}, record.get("calibration", {}).get("sts", {})
+    measured, sts = record.get("metrics") or {}, record.get("calibration", {}).get("sts", {})
     values = {name: measured.get(key) for name, key in SERIES.items()}
     values |= {name: sts.get(key) for name, key in CALIBRATION.items()}
     return {name: row for name, row in values.items() if row}

@@ -6,17 +6,20 @@ the cell invalid; a flag (foreign load, step times that disagree) stays a remark
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from analysis import drift
+from analysis.peak import phase_band, streams, token_times
 from experiments import activation
 from experiments.errors import MeasurementError
-from experiments.metrics import Metrics, Sample, measure, step_flag
+from experiments.metrics import Metrics, Sample, measure, step_flag, with_steps
 from gates.validity import Fault, activation_faults
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from analysis.logratio import LogRatio
     from experiments.clients.bench_serving import BenchResult, RequestRow
     from experiments.metrics import AcceptSource
     from experiments.spec import CellSpec
@@ -67,11 +70,16 @@ def derive(spec: CellSpec, load: Load) -> Metrics:
         peak_tok_s=load.result.summary["max_output_tokens_per_s"],
         server_step_ms=1e3 * steps["total_s"] / steps["count"] if steps.get("count") else None,
     )
-    metrics = replace(metrics, **counts(load.info.get("speculation") or {}))
+    metrics = replace(metrics, **counts(load.info.get("speculation") or {}), **peak_band(load))
     if metrics.output_tokens != load.result.summary["total_output_tokens"]:
         counted = load.result.summary["total_output_tokens"]
         raise MeasurementError(f"the client counted {counted} output tokens, its requests have {metrics.output_tokens}")
     return metrics
+
+
+def peak_band(load: Load) -> dict[str, Any]:
+    band = phase_band(token_times(streams([asdict(row) for row in load.result.requests])))
+    return {"peak_low_tok_s": band.low, "peak_high_tok_s": band.high}
 
 
 def counts(section: dict[str, Any]) -> dict[str, Any]:
@@ -109,6 +117,12 @@ def sample(row: RequestRow) -> Sample:
     return Sample(tokens=row.completion_tokens, steps=row.spec_verify_ct, ttft_s=row.ttft_s, latency_s=row.latency_s)
 
 
+def drift_of(spec: CellSpec, load: Load) -> LogRatio:
+    samples = [with_steps(sample(row), spec.speculation.window) for row in load.result.requests]
+    timed = [(one.decode_s, one.steps) for one in samples if one.steps]
+    return drift.drift([seconds for seconds, _ in timed], [steps for _, steps in timed])
+
+
 def accept_source(spec: CellSpec) -> AcceptSource:
     if SIMULATION in spec.env:
         return "simulated"
@@ -118,6 +132,8 @@ def accept_source(spec: CellSpec) -> AcceptSource:
 def flags(spec: CellSpec, metrics: Metrics, load: Load) -> Iterator[str]:
     yield from activation.fallbacks(spec.speculation, load.info)
     if remark := step_flag(metrics):
+        yield remark
+    if remark := drift.remark(drift_of(spec, load)):
         yield remark
     if load.machine["foreign_cores"] > FOREIGN_LOAD:
         yield f"other processes used {load.machine['foreign_cores']:.2f} cores during the benchmark"

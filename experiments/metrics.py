@@ -48,6 +48,9 @@ class Metrics:
     requests: int
     output_tokens: int
     wall_s: float
+    peak_low_tok_s: float | None = None
+    """Of `peak_tok_s`, over all phases of its one-second cuts (analysis.peak)."""
+    peak_high_tok_s: float | None = None
     verified_rows_per_step: float | None = None
     """Rows that the target computed for one request in one step: W, unless verification is scheduled."""
     committed_per_step: float | None = None

@@ -124,7 +124,9 @@ def _named(axes: Sequence[str], alike: Sequence[Mapping[str, Any]]) -> list[str]
 
 
 def _brief(value: Any) -> str:
-    """A value fit for a directory's name."""
+    """A value fit for a directory's name; of a list the end, where commands and flags differ."""
+    if isinstance(value, tuple):
+        return "-".join(_brief(part).strip("-") for part in value)[-40:].strip("-")
     text = Path(value).name if isinstance(value, str) and "/" in value else str(value)
     return "".join(char if char.isalnum() or char in "+-." else "-" for char in text)[:40]
 

@@ -18,6 +18,10 @@ from experiments.errors import StorageError
 
 SCHEMA = 1
 FILE = "record.json"
+DECISION = "decision.json"
+"""An attempt at a decision has this in place of a cell's record."""
+DECISIONS = "decisions"
+"""Where these lie, beside a study's cells."""
 
 
 def new_attempt(cell_directory: Path) -> Path:
@@ -73,8 +77,13 @@ def write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
     write_atomically(path, "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows))
 
 
-def read(attempt: Path) -> dict[str, Any]:
-    record: dict[str, Any] = json.loads((attempt / FILE).read_text())
+def record_file(attempt: Path) -> Path:
+    """A cell's or a decision's."""
+    return attempt / (DECISION if (attempt / DECISION).exists() else FILE)
+
+
+def read(attempt: Path, file: str = FILE) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads((attempt / file).read_text())
     assert record["schema"] == SCHEMA, record["schema"]
     return record
 

@@ -16,6 +16,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, OmegaConf
 
+from experiments.comparison.spec import Modes
 from experiments.engine import ROOT
 from experiments.spec import CellSpec, StudySpec
 from experiments.sweep import SearchSpec, SweepSpec
@@ -33,7 +34,7 @@ def schema_of(*specs: type) -> type:
 
 def register() -> None:
     """Store the schema under the name that conf/config.yaml begins with, and the `root` resolver."""
-    node = OmegaConf.structured(schema_of(CellSpec, StudySpec, Cells))
+    node = OmegaConf.structured(schema_of(CellSpec, StudySpec, Cells, Modes))
     for name in OPEN:
         OmegaConf.set_struct(OmegaConf.select(node, name), False)
     ConfigStore.instance().store("schema", node)
@@ -59,7 +60,7 @@ def _plain(hint: Any) -> Any:
     if origin is Literal:
         return str
     if origin is tuple:
-        return list[get_args(hint)[0]]  # type: ignore[misc]
+        return list[_plain(get_args(hint)[0])]  # type: ignore[misc]
     if origin in (Union, types.UnionType):
         return Union[tuple(_plain(part) for part in get_args(hint))]  # noqa: UP007 - built from values
     return hint

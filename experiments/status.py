@@ -1,7 +1,8 @@
 """`python -m experiments.status [OUTPUT_DIR]`: what ran, what is invalid and why, and what is being measured right now.
 
-A row per cell, for its last attempt, from records and claims alone; no store is asked. The surprise: "unfinished" in a
-record means two things, and the claim's lock tells them apart. Held, the cell is running; free, its driver was killed.
+A row per cell and per decision, for its last attempt, from records and claims alone; no store is asked. The surprise:
+"unfinished" in a record means two things, and the claim's lock tells them apart. Held, it is running; free, its driver
+was killed.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from experiments import claim
 from experiments.limits import KEYS, Part
-from experiments.record import FILE, attempts, number
+from experiments.record import DECISIONS, attempts, number, record_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 CONFIGURATION = 2
 NO_RECORD = "no record: the driver was killed before it wrote one, or the disk took none"
+PLACES = ("*/*", f"*/{DECISIONS}/*")
 LOGS = {"client": "bench.log"}
 """Where a failure's class says that it is not the server's log which tells more."""
 
@@ -72,14 +74,15 @@ def parser() -> argparse.ArgumentParser:
 
 
 def collect(output: Path) -> list[Row]:
-    """By study, in the order in which the cells ran."""
-    cells = {attempt.parent for attempt in output.glob("*/*/attempt-*")}
+    """By study, in the order in which cells and decisions were begun."""
+    cells = {attempt.parent for place in PLACES for attempt in output.glob(f"{place}/attempt-*")}
     rows = [row(attempts(cell)[-1]) for cell in cells]
     return sorted(rows, key=lambda one: (one.study, one.started_utc, one.cell))
 
 
 def row(attempt: Path) -> Row:
-    record = read(attempt)
+    record, place = read(attempt), attempt.parents[1]
+    decides = place.name == DECISIONS
     held = claim.running(attempt)
     failure = record.get("failure") or {}
     reason = failure.get("message") or record.get("reason") or ""
@@ -89,8 +92,8 @@ def row(attempt: Path) -> Row:
     phase = held["stage"] if held else failure.get("phase")
     log = attempt / (f"{phase}.log" if phase in get_args(Part) else LOGS.get(class_ or "", "server.log"))
     return Row(
-        study=attempt.parent.parent.name,
-        cell=attempt.parent.name,
+        study=place.parent.name if decides else place.name,
+        cell=f"decision: {attempt.parent.name}" if decides else attempt.parent.name,
         attempt=number(attempt),
         status="running" if held else record["status"],
         verdict=record.get("verdict"),
@@ -107,14 +110,14 @@ def row(attempt: Path) -> Row:
 def read(attempt: Path) -> dict[str, Any]:
     """A driver killed at the very start has left none, nor has one on a full disk, and an edit by hand may break it."""
     try:
-        record: dict[str, Any] = json.loads((attempt / FILE).read_text())
+        record: dict[str, Any] = json.loads(record_file(attempt).read_text())
     except FileNotFoundError:
         return {
             "status": "invalid",
             "failure": {"class": "unfinished", "phase": "start", "message": NO_RECORD},
         }
     except json.JSONDecodeError as error:
-        return {"status": "invalid", "rule": "unreadable", "reason": f"{attempt / FILE}: {error}"}
+        return {"status": "invalid", "rule": "unreadable", "reason": f"{record_file(attempt)}: {error}"}
     return record
 
 

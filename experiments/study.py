@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from experiments.preparation import Plan, Prepared
     from experiments.search import Search
-    from experiments.spec import CellSpec
+    from experiments.spec import CellSpec, MachineSpec
     from experiments.tracking import Tracker, Untracked
 
 
@@ -143,10 +143,6 @@ def is_trusted(record: dict[str, Any]) -> bool:
 
 def begin(course: Course, item: Prepared, directory: Path, baseline: tuple[CellSpec, Path] | None) -> cell.Attempt:
     study = course.plan.study
-    cores = Cores()
-    if study.machine.pin_cores:
-        cores = split_cores(available_cores(), item.cell.spec.engine.num_threads)
-        os.sched_setaffinity(0, cores.client or available_cores())
     return cell.Attempt(
         cell=item.cell,
         study=study.study,
@@ -154,11 +150,20 @@ def begin(course: Course, item: Prepared, directory: Path, baseline: tuple[CellS
         identity=item.identity,
         directory=directory,
         data=item.data,
-        cores=cores,
+        cores=pinned(study.machine, item.cell.spec),
         lock=study.machine.lock,
         baseline=load_baseline(*baseline, item.cell.spec) if baseline else None,
         golden=item.golden,
     )
+
+
+def pinned(machine: MachineSpec, spec: CellSpec) -> Cores:
+    """Whose cores are whose; the driver itself is on the client's from now on."""
+    if not machine.pin_cores:
+        return Cores()
+    cores = split_cores(available_cores(), spec.engine.num_threads)
+    os.sched_setaffinity(0, cores.client or available_cores())
+    return cores
 
 
 def load_baseline(spec: CellSpec, attempt: Path, candidate: CellSpec) -> Baseline:

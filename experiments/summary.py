@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from rich.console import Console
+from rich.table import Table
 
 from analysis.calibration import to_tables
 from analysis.compare import compare
 from analysis.records import row
 from analysis.render import to_table
+from experiments.comparison import ledger
 from gates.verdict import CONFIGURATION, INVALID, Verdict, exit_code
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from experiments.errors import ConfigError
+
+    Filed = tuple[dict[str, Any], Path]
 
 WIDTH = 180
 FIGURES = (
@@ -38,23 +42,28 @@ FIGURES = (
 
 
 def conclude(
-    records: Sequence[tuple[dict[str, Any], Path]],
+    records: Sequence[Filed],
     *,
+    decided: Sequence[Filed] = (),
+    campaign: dict[str, Any] | None = None,
     untracked: Sequence[Path] = (),
     stopped: str | None = None,
     search: dict[str, Any] | None = None,
 ) -> int:
     """Print table and JSON line of these records; returns the exit code.
 
-    `untracked`: records that the tracking store lacks. `stopped`: why the cells behind these were not begun.
-    `search`: what it found.
+    `decided`: records of decisions about these cells. `campaign`: what its file says in sum. `untracked`: records that
+    the tracking store lacks. `stopped`: why what was to follow was not begun. `search`: what it found.
     """
-    verdicts = [
-        Verdict(**{key: record[key] for key in ("status", "verdict", "rule", "reason")}) for record, _ in records
-    ]
+    judged = [record for record, _ in (*records, *decided) if record.get("kind") != "leave_one_out"]
+    verdicts = [Verdict(**{key: record[key] for key in ("status", "verdict", "rule", "reason")}) for record in judged]
     code = INVALID if stopped else exit_code(verdicts)
     show(records, Console(width=WIDTH))
-    for record, path in records:
+    if decided:
+        show_decisions([record for record, _ in decided], Console(width=WIDTH))
+    for line in (campaign or {}).get("leave_one_out", ()):
+        print(ledger.told(line))
+    for record, path in (*records, *decided):
         if record["failure"] and record["failure"]["log_tail"]:
             print(f"\n{record['name']}: the log's end ({path})\n{record['failure']['log_tail']}", file=sys.stderr)
     if untracked:
@@ -64,19 +73,37 @@ def conclude(
         print(f"\n{stopped}", file=sys.stderr)
     if search:
         print("\nsearch: {best} ({metric} {value}), {measured} of {of} cells; {stopped}".format(**search))
-    remarks = {"error": stopped, "search": search, "untracked": [str(path) for path in untracked]}
-    content = {"cells": [cell(record, path) for record, path in records], "decisions": decisions(records)}
+    remarks: dict[str, Any] = {"error": stopped, "untracked": [str(path) for path in untracked]}
+    lines = [ledger.entry(record, str(path)) for record, path in decided]
+    remarks |= {"campaign": campaign, "search": search}
+    content = {"cells": [cell(record, path) for record, path in records], "decisions": lines or decisions(records)}
     print_line(content | {key: value for key, value in remarks.items() if value}, code)
     return code
 
 
-def show(records: Sequence[tuple[dict[str, Any], Path]], console: Console) -> None:
+def show(records: Sequence[Filed], console: Console) -> None:
     """Cells side by side, then what calibrations found, each by itself."""
     if rows := [row(record, str(path)) for record, path in records if "calibration" not in record]:
         to_table(compare(pd.DataFrame(rows)), console)
     for record, _ in records:
         if "calibration" in record:
             to_tables(record, console)
+
+
+def show_decisions(records: Sequence[dict[str, Any]], console: Console) -> None:
+    """The interval shown for step time and TPOT is the always-valid one, which decided."""
+    table = Table(box=None, pad_edge=False)
+    for column in ("decision", "against", "class", "step time", "TPOT", "accept", "blocks", "verdict", "rule"):
+        table.add_column(column, no_wrap=column not in ("decision", "against"))
+    for record in records:
+        line = ledger.entry(record, "")
+        ratios = [ledger.percent(line[figure]) for figure in ledger.FIGURES]
+        verdict = line["verdict"] or line["status"]
+        blocks = str(line["blocks"] or "-")
+        table.add_row(line["name"], line["baseline"], line["class"], *ratios, blocks, verdict, line["rule"])
+    console.print(table)
+    for record in records:
+        console.print(f"{record['name']}: {record['reason']}", markup=False, highlight=False)
 
 
 def refuse(error: ConfigError) -> int:
@@ -114,7 +141,7 @@ def cell(record: dict[str, Any], path: Path) -> dict[str, Any]:
     }
 
 
-def decisions(records: Sequence[tuple[dict[str, Any], Path]]) -> list[dict[str, Any]]:
+def decisions(records: Sequence[Filed]) -> list[dict[str, Any]]:
     """One entry per candidate that was compared with a baseline."""
     return [
         {

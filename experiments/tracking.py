@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from experiments.record import FILE
+from experiments.record import record_file
 from experiments.store import open_shelf
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Tracker:
 
     def log(self, attempt: Path) -> bool:
         """File one record as a child run; False if the store did not take it."""
-        return self._try(f"{attempt / FILE} is complete", lambda: self._shelf.file(self._parent, attempt))
+        return self._try(f"{record_file(attempt)} is complete", lambda: self._shelf.file(self._parent, attempt))
 
     def expect(self, cells: int) -> None:
         """So many were to be measured after all: a search ends where its budget does."""

@@ -81,7 +81,7 @@ def composed(overrides: Sequence[str]) -> CellSpec:
             config = compose("config", [*overrides])
     except HydraException as error:
         raise ConfigError("overrides", str(error)) from error
-    if composition.axes(config):
+    if composition.override_lists(config):
         raise ConfigError("cells", "names several cells; a golden record is of one")
     return checked(composition.convert(config).cell)
 

@@ -48,6 +48,8 @@ class RequestRow:
     error: str
     ttft_s: float
     latency_s: float
+    start_s: float
+    """On the client's clock, whose zero means nothing."""
     stamps: list[tuple[float, int]]
 
 

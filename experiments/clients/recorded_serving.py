@@ -80,6 +80,7 @@ def line(index: int, asked: Any, output: Any, answer: Answer) -> dict[str, Any]:
         "error": output.error,
         "ttft_s": output.ttft,
         "latency_s": output.latency,
+        "start_s": output.start_time,
         "stamps": [(round(stamp - output.start_time, 6), tokens) for stamp, tokens in answer.stamps],
     }
 

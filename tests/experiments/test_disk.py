@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from experiments import cell as cells
+from experiments import attempt
 from experiments.claim import ROOM_BYTES, claimed, running
 from experiments.errors import StorageError
 from experiments.record import new_attempt
@@ -92,9 +92,8 @@ def test_a_record_that_does_not_fit_gives_way_to_a_failure(tmp_path: Path, monke
         fsync(handle)
 
     monkeypatch.setattr(os, "fsync", full_once)
-    cells.close(
-        tmp_path, {"name": "none", "status": "invalid"}, {"status": "valid", "metrics": 1}, {"ended_utc": "now"}
-    )
+    opened, closing = {"name": "none", "status": "invalid"}, {"status": "valid", "metrics": 1}
+    attempt.close(tmp_path / "record.json", opened, closing, {"ended_utc": "now"})
     record: dict[str, Any] = json.loads((tmp_path / "record.json").read_text())
     assert (record["status"], record["failure"]["class"], record["failure"]["phase"]) == (
         "invalid",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from experiments.plan import Inputs, expand, identity
-from experiments.spec import CellSpec, ModelSpec, SpeculationSpec, VerifyMode
+from experiments.spec import CellSpec, EngineSpec, ModelSpec, SpeculationSpec, VerifyMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,3 +108,13 @@ def test_identity_follows_every_input(cell: CellSpec, changed: str) -> None:
 def test_identity_follows_the_spec(cell: CellSpec) -> None:
     assert identity(cell, INPUTS) != identity(replace(cell, speculation=nextn(4)), INPUTS)
     assert identity(cell, INPUTS) != identity(replace(cell, env={"A": "1"}), INPUTS)
+
+
+def test_a_command_is_named_by_its_end_and_by_no_place_on_this_machine(make_cell: Callable[..., CellSpec]) -> None:
+    cells = [
+        make_cell(engine=EngineSpec(command=("/a/b/python", "-m", "build", build))) for build in ("clean", "slow=0.05")
+    ]
+    assert [cell.name for cell in expand(cells)] == [
+        "nextn-3-4_command=python-m-build-clean",
+        "nextn-3-4_command=python-m-build-slow-0.05",
+    ]

@@ -66,6 +66,8 @@ def test_each_slash_name_is_the_figure_it_says() -> None:
         ("ttft/median_ms", "median_ttft_ms"),
         ("throughput/output_tok_s", "output_tok_s"),
         ("throughput/peak_tok_s", "peak_tok_s"),
+        ("throughput/peak_low_tok_s", "peak_low_tok_s"),
+        ("throughput/peak_high_tok_s", "peak_high_tok_s"),
     ]
     measured = {key: 0.1 + place for place, (_, key) in enumerate(figures)}
     task = {"name": "gsm8k", "accuracy": 0.5, "invalid": 0.25, "stop_rate": 0.75, "truncation_rate": 0.125}

@@ -6,7 +6,9 @@ starts. The surprise: most of these builds answer fluently, fast and without an 
 
 from __future__ import annotations
 
+import random
 import sys
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -249,6 +251,37 @@ def worse_target(amount: float) -> None:
     build.load = planted
 
 
+# Cost -----------------------------------------------------------------------------------------------------------------
+
+
+def slow(amount: float) -> None:
+    """Every decode step takes `amount` of itself longer, in the clock's time and not in sleep, which wakes up late."""
+    decode = step.StepExecutor.decode
+
+    def planted(self: step.StepExecutor, slots: Any) -> Any:
+        begun = time.perf_counter()
+        outputs = decode(self, slots)
+        until = time.perf_counter() + amount * (time.perf_counter() - begun)
+        while time.perf_counter() < until:
+            pass
+        return outputs
+
+    step.StepExecutor.decode = planted
+
+
+def fewer_accepted(amount: float) -> None:
+    """In so many of 100 verifications the last accepted draft is thrown away: right tokens, in more steps."""
+    correct_drafts = verification.correct_drafts
+    coin = random.Random(NOISE_SEED)
+
+    def planted(drafts: Tensor, choices: Tensor) -> Tensor:
+        correct = correct_drafts(drafts, choices)
+        lost = torch.tensor([coin.random() < amount / 100 for _ in range(len(correct))])
+        return (correct - lost.to(correct.dtype)).clamp(min=0)
+
+    verification.correct_drafts = planted
+
+
 FAULTS: dict[str, Callable[[float], None]] = {
     fault.__name__: fault
     for fault in (
@@ -270,6 +303,8 @@ FAULTS: dict[str, Callable[[float], None]] = {
         near_ties_flip,
         jitter,
         worse_target,
+        slow,
+        fewer_accepted,
     )
 }
 

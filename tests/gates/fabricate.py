@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from analysis.ab import ABResult
+from analysis.logratio import LogRatio
 from experiments.spec import CellSpec, EngineSpec, GateSpec, ModelSpec, SpeculationSpec, TaskSpec, WorkloadSpec
 from gates.applicability import GATES
 from gates.change import Change, ChangeClass
 from gates.evidence import Digest, GateResult, Output, Probe, Prompt, Status, TaskAnswers
-from gates.verdict import ABResult, LogRatio
 from ling_runtime.ops.registry import Numerics, Variant
 
 PROMPTS = tuple(Prompt(name=f"p{i}", text=f"prompt {i}") for i in range(4))
@@ -105,6 +106,7 @@ def ab(
     *,
     step: tuple[float, float, float] = (0.0, -0.001, 0.001),
     tpot: tuple[float, float, float] = (0.0, -0.001, 0.001),
+    accept: tuple[float, float, float] = (0.0, -0.001, 0.001),
     floor: float = 0.012,
     same_arms: bool = False,
 ) -> ABResult:
@@ -113,4 +115,5 @@ def ab(
     def ratio(values: tuple[float, float, float]) -> LogRatio:
         return LogRatio(estimate=values[0], low=values[1], high=values[2])
 
-    return ABResult(step_time=ratio(step), tpot=ratio(tpot), floor=floor, mde=0.01, same_arms=same_arms)
+    figures = {"step_time": ratio(step), "tpot": ratio(tpot), "accept": ratio(accept)}
+    return ABResult(**figures, floor=floor, mde=0.01, same_arms=same_arms)

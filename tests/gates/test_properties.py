@@ -20,8 +20,9 @@ from gates.change import STRENGTH, ChangeClass
 from gates.engine import EngineTraits
 from gates.evidence import Accept, CellEvidence, Status
 from gates.probe import digest_grid, float32_bits, near_ties
+from gates.speed import Expectation
 from gates.validity import Fault
-from gates.verdict import Expectation, Verdict, decide, exit_code
+from gates.verdict import Verdict, decide, exit_code
 
 STATUSES = st.sampled_from(get_args(Status))
 CLASSES = st.sampled_from(get_args(ChangeClass))

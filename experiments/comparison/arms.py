@@ -1,0 +1,151 @@
+"""The two servers of a comparison: both alive where memory allows it, else restarted in turn; asked one at a time.
+
+Whether both fit is not guessed from the checkpoint but read off the first one once it answers: what its processes hold
+against what the machine has left. The surprise: alive is not loaded. Arms share the cores that serve, and the idle one
+waits in a read, so restarting between slots would only add launches to what the blocks have to cancel.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+import psutil
+
+from experiments import activation, workloads
+from experiments.comparison.load import ask
+from experiments.gpu import gpus
+from experiments.limits import within
+from experiments.server import Server
+from gates.validity import activation_faults
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+    from types import TracebackType
+    from typing import Any, Literal
+
+    from analysis.pairs import Answer, Arm
+    from experiments.comparison.requests import Request
+    from experiments.machine import Cores
+    from experiments.spec import CellSpec
+    from experiments.workloads import Data
+
+    Choice = Literal["auto", "together", "in_turn"]
+
+HEADROOM = 1.25
+"""Memory wanted for a second server per byte of the first: they are alike, and answering takes some more."""
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Room:
+    """What the first server holds and what that leaves, in MiB; of the GPU that has least left where there are any."""
+
+    held_mib: int
+    left_mib: int
+
+    @property
+    def for_two(self) -> bool:
+        return self.held_mib * HEADROOM <= self.left_mib
+
+
+class Arms:
+    """A context manager that stops whatever it started. `faults` collects what an arm's server gives away."""
+
+    def __init__(
+        self,
+        specs: Mapping[Arm, CellSpec],
+        data: Data,
+        *,
+        directory: Path,
+        cores: Cores,
+        servers: Choice,
+        say: Callable[[str], None],
+    ) -> None:
+        self._specs, self._data, self._directory, self._cores = specs, data, directory, cores
+        self._servers, self._say = servers, say
+        self._live: dict[Arm, Server] = {}
+        self._open = ExitStack()
+        self.room: Room | None = None
+        self.together: bool = servers == "together"
+        self.launches = 0
+        self.activation: dict[Arm, dict[str, Any]] = {}
+        self.commands: dict[Arm, str] = {}
+
+    def __enter__(self) -> Self:
+        """Both arms, or the first of them, ready and warm. Raises CellError."""
+        try:
+            before = _used_mib()
+            self._launch("baseline")
+            self.room = room(self._live["baseline"], before)
+            if self._servers == "auto":
+                self.together = self.room.for_two
+            self._say(f"{'both servers alive' if self.together else 'servers in turn'}: {self.room}")
+            if self.together:
+                self._launch("candidate")
+        except BaseException:
+            self._open.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()
+
+    def slot(self, arm: Arm, block: int, requests: Sequence[Request]) -> list[Answer]:
+        """Each request once, cold, by one arm while the other rests; then the arm's word for what it ran."""
+        server, spec = self._server(arm), self._specs[arm]
+        with server.blamed(), within("bench", spec.workload.timeout_s):
+            server.client.flush_cache()
+            answers = ask(server.client, spec, requests, arm=arm, block=block)
+            self._prove(arm, server.client.server_info())
+        return answers
+
+    def _server(self, arm: Arm) -> Server:
+        if arm not in self._live:
+            assert not self.together
+            self._open.close()
+            self._live.clear()
+            self._launch(arm)
+        return self._live[arm]
+
+    def _launch(self, arm: Arm) -> None:
+        spec = self._specs[arm]
+        log = self._directory / f"server-{arm}.log"
+        server = self._open.enter_context(Server(spec, log=log, cores=self._cores.server))
+        self.launches += 1
+        self.commands[arm] = server.command.shell()
+        server.wait_ready(spec.engine.ready_timeout_s)
+        with server.blamed(), within("warm-up", spec.workload.warmup_timeout_s):
+            workloads.warm_up(server.client, self._data.warmup, spec.workload.input_len)
+        self._live[arm] = server
+
+    def _prove(self, arm: Arm, info: Mapping[str, Any]) -> None:
+        """The first slot that contradicts what was asked for stays on record."""
+        if arm in self.activation and not self.activation[arm]["ok"]:
+            return
+        expected, observed = activation.expected(self._specs[arm]), activation.observed(self._specs[arm], info)
+        reason = "; ".join(fault.reason for fault in activation_faults(expected, observed))
+        self.activation[arm] = {
+            "ok": not reason,
+            "expected": expected,
+            "observed": observed,
+            "reason": reason or None,
+        }
+
+
+def room(server: Server, used_before: Mapping[str, int]) -> Room:
+    supervisor = psutil.Process(server.process.supervisor_pid)
+    held = sum(child.memory_info().rss for child in supervisor.children(recursive=True)) // MIB
+    spaces = [Room(held, psutil.virtual_memory().available // MIB)]
+    for gpu in gpus():
+        used, total = int(gpu["memory.used"]), int(gpu["memory.total"])
+        spaces.append(Room(used - used_before.get(gpu["index"], 0), total - used))
+    return min(spaces, key=lambda one: one.left_mib - HEADROOM * one.held_mib)
+
+
+def _used_mib() -> dict[str, int]:
+    return {gpu["index"]: int(gpu["memory.used"]) for gpu in gpus()}

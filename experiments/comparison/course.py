@@ -1,0 +1,191 @@
+"""`mode=ab` and `mode=campaign` from composed configurations to the summary.
+
+The surprise: an A/B takes the same way as a campaign's steps, cells first and then a decision, so that everything that
+holds for a campaign (taking over, records, tracking) holds for it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from experiments import plan, preview, summary
+from experiments.checks import checked
+from experiments.clients.bench_serving import check_installed
+from experiments.comparison import campaign
+from experiments.comparison.ab import Bench
+from experiments.comparison.campaign import BASE, Campaign, Step
+from experiments.comparison.patch import difference
+from experiments.comparison.runner import Runner, prepared, question
+from experiments.composition import convert
+from experiments.errors import ConfigError, Interrupted, StorageError
+from experiments.interrupts import ignore
+from experiments.plan import Invocation
+from experiments.preparation import Plan, check_study
+from experiments.progress import Stages
+from experiments.record import DECISION, FILE, now, read
+from experiments.study import Course, Outcome, is_trusted
+from experiments.tracking import open_tracker
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from omegaconf import DictConfig
+
+    from experiments.comparison.spec import Modes
+    from experiments.composition import Composed
+    from experiments.preparation import Prepared
+    from experiments.spec import CellSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Venture:
+    """What is to be compared, checked: the first cell is the baseline or base, those behind it are held against it."""
+
+    plan: Plan
+    modes: Modes
+    composed: tuple[CellSpec, ...]
+
+
+def main(configs: Sequence[DictConfig]) -> int:
+    """Run what Hydra composed; returns the exit code."""
+    try:
+        venture = prepare([*map(convert, configs)])
+        study = venture.plan.study
+        if study.dry_run:
+            return preview.dry_run([venture.plan])
+        if study.preflight:
+            return preview.preflight([venture.plan])
+        invocation = call(venture)
+        tracker = open_tracker(study, invocation)
+    except ConfigError as error:
+        return summary.refuse(error)
+    course = Course(plan=venture.plan, taken_over={}, invocation=invocation, tracker=tracker)
+    outcome, decided, stopped = Outcome(), [], None
+    try:
+        with Stages(2 * len(venture.plan.cells) - 1) as stages, tracker:
+            bench = Bench(
+                plan=venture.plan,
+                settings=venture.modes.ab,
+                invocation=invocation,
+                stages=stages,
+                floor_cell=venture.plan.cells[0],
+            )
+            runner = Runner(course=course, bench=bench, outcome=outcome)
+            decided = runner.decided
+            follow(venture, runner)
+    except Interrupted as interrupt:
+        stopped = f"interrupted by {interrupt}: servers stopped, record written"
+    except StorageError as error:
+        stopped = f"stopped, for nothing can be recorded: {error}"
+    ignore()
+    return summary.conclude(
+        [(read(attempt), attempt / FILE) for attempt in outcome.attempts],
+        decided=[(read(attempt, DECISION), attempt / DECISION) for attempt in decided],
+        campaign=campaign.summed(venture.plan.directory) if venture.modes.mode == "campaign" else None,
+        untracked=outcome.untracked,
+        stopped=stopped,
+    )
+
+
+def call(venture: Venture) -> Invocation:
+    """A new one, or that of the campaign which goes on. How many cells it will take, a campaign does not know yet."""
+    study, modes = venture.plan.study, venture.modes
+    wanted = campaign.identity(venture.plan.cells, modes.ab)
+    known = campaign.begun(venture.plan.directory, wanted) if study.resume and modes.mode == "campaign" else None
+    cells = 2 if modes.mode == "ab" else 1
+    return known or Invocation(id=uuid.uuid4().hex[:12], cells=cells, started_utc=now())
+
+
+def prepare(composed: Sequence[Composed]) -> Venture:
+    """Raises ConfigError."""
+    check_installed()
+    first = composed[0]
+    check_study(first.study)
+    modes = first.modes
+    expected = 2 if modes.mode == "ab" else 1 + len(modes.campaign.changes)
+    if len(composed) != expected:
+        raise ConfigError("mode", f"{modes.mode} is one job, not {len(composed) // expected}; -m is for sweeps")
+    if any(one.cell.calibrates for one in composed):
+        raise ConfigError("calibration", f"makes files and measures nothing that mode={modes.mode} could compare")
+    check_settings(modes, first.cell)
+    specs = tuple(one.cell for one in composed)
+    cells = arms(first, specs) if modes.mode == "ab" else changes(first, specs)
+    return Venture(plan=Plan(first.study, cells), modes=modes, composed=specs)
+
+
+def check_settings(modes: Modes, cell: CellSpec) -> None:
+    settings = modes.ab
+    smallest: dict[str, tuple[float, float]] = {
+        "ab.prompts": (settings.prompts, 1),
+        "ab.floor_runs": (settings.floor_runs, 3),
+        "ab.floor_blocks": (settings.floor_blocks, 1),
+    }
+    for key, (value, least) in smallest.items():
+        if value < least:
+            raise ConfigError(key, f"{value} is too small; allowed: {least} and more")
+    for key, value in {"ab.budget_s": settings.budget_s, "ab.floor_days": settings.floor_days}.items():
+        if value <= 0:
+            raise ConfigError(key, f"{value:g} is no limit; allowed: above 0")
+    if settings.prompts > cell.workload.num_prompts:
+        raise ConfigError("ab.prompts", f"{settings.prompts} to a block, but workload.num_prompts has fewer")
+    names = [entry.name for entry in modes.campaign.changes]
+    if len({BASE, *names}) <= len(names):
+        raise ConfigError("campaign.changes", f"names must differ, also from {BASE!r}: {', '.join(names)}")
+    if modes.mode == "campaign" and not names:
+        raise ConfigError("campaign.changes", "none are given")
+
+
+def arms(first: Composed, specs: Sequence[CellSpec]) -> tuple[Prepared, ...]:
+    """Named as the cells of a sweep would be."""
+    declared = first.modes.ab
+    names = [cell.name for cell in plan.expand([checked(spec) for spec in specs])]
+    base = checked(specs[0])
+    pair = [
+        prepared(name, spec, first.study, base=base, declared=said)
+        for name, spec, said in zip(names, specs, (None, declared), strict=True)
+    ]
+    question(names[1], "ab", declared, declared.candidate, *pair)
+    return tuple(pair)
+
+
+def changes(first: Composed, specs: Sequence[CellSpec]) -> tuple[Prepared, ...]:
+    """The base, then each change by itself on the base: all of it is checked before anything starts."""
+    base = prepared(BASE, specs[0], first.study, base=checked(specs[0]), declared=None)
+    cells = [base]
+    for entry, spec in zip(first.modes.campaign.changes, specs[1:], strict=True):
+        if not difference(specs[0], spec):
+            raise ConfigError(f"campaign.changes ({entry.name})", "its overrides change nothing")
+        item = prepared(entry.name, spec, first.study, base=base.cell.spec, declared=entry)
+        question(entry.name, "change", entry, entry.overrides, base, item)
+        cells.append(item)
+    return tuple(cells)
+
+
+def follow(venture: Venture, runner: Runner) -> None:
+    """Raises Interrupted, StorageError."""
+    if venture.modes.mode == "ab":
+        compare(venture, runner)
+        return
+    base, *changed = venture.composed
+    pairs = zip(venture.modes.campaign.changes, changed, strict=True)
+    Campaign(
+        identity=campaign.identity(venture.plan.cells, venture.modes.ab),
+        base=base,
+        steps=tuple(Step(entry, difference(base, spec)) for entry, spec in pairs),
+        study=venture.plan.study,
+        leave_one_out=venture.modes.campaign.leave_one_out,
+        runner=runner,
+    ).run()
+
+
+def compare(venture: Venture, runner: Runner) -> None:
+    baseline, candidate = venture.plan.cells
+    declared = venture.modes.ab
+    ours = runner.cell(baseline)
+    if not is_trusted(ours.record):
+        return  # its record says why, and there is nothing to compare with
+    theirs = runner.cell(candidate, ours)
+    asked = question(candidate.cell.name, "ab", declared, declared.candidate, baseline, candidate)
+    runner.decision(asked, ours, theirs)

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from experiments.comparison.course import prepare
+from experiments.comparison.spec import ABSpec, CampaignSpec, Entry, Modes
+from experiments.composition import Composed
+from experiments.errors import ConfigError
+from experiments.spec import StudySpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from experiments.comparison.course import Venture
+    from experiments.spec import CellSpec
+
+ROUNDS = {"kernels": {"router": "bf16"}}
+ENTRIES = (
+    Entry(name="deeper", overrides=("speculation.num_steps=5",)),
+    Entry(name="router", overrides=("kernels.router=bf16",)),
+)
+
+
+@pytest.fixture
+def go(make_cell: Callable[..., CellSpec], tmp_path: Path) -> Callable[..., Venture]:
+    """What Hydra would have composed, prepared: a base and one cell per change of it."""
+
+    def run(modes: Modes, *changes: dict[str, Any]) -> Venture:
+        base = make_cell()
+        cells = [replace(base, **change) for change in ({}, *changes)]
+        study = StudySpec(study="c", output_dir=str(tmp_path))
+        return prepare([Composed(study, cell, modes) for cell in cells])
+
+    return run
+
+
+def ab(**settings: Any) -> Modes:
+    return Modes(mode="ab", ab=ABSpec(**({"prompts": 1} | settings)))
+
+
+def campaign(*entries: Entry) -> Modes:
+    return Modes(mode="campaign", ab=ABSpec(prompts=1), campaign=CampaignSpec(changes=entries))
+
+
+def test_arms_are_named_as_the_cells_of_a_sweep(go: Callable[..., Venture], make_cell: Callable[..., CellSpec]) -> None:
+    deeper = replace(make_cell().speculation, num_steps=5, num_draft_tokens=None)
+    venture = go(ab(reason="why"), {"speculation": deeper})
+    assert [item.cell.name for item in venture.plan.cells] == ["nextn-3-4", "nextn-5-6"]
+    assert venture.plan.cells[1].cell.spec.change.reason == "why", "declared about the candidate alone"
+    assert venture.plan.cells[0].cell.spec.change.reason is None
+    assert [item.cell.name for item in go(ab(), {}).plan.cells] == ["nextn-3-4", "nextn-3-4.2"]
+
+
+def test_a_campaign_is_its_base_and_each_change_by_itself(
+    go: Callable[..., Venture], make_cell: Callable[..., CellSpec]
+) -> None:
+    deeper = replace(make_cell().speculation, num_steps=5, num_draft_tokens=None)
+    venture = go(campaign(*ENTRIES), {"speculation": deeper}, ROUNDS)
+    assert [item.cell.name for item in venture.plan.cells] == ["base", "deeper", "router"]
+    assert venture.plan.cells[1].cell.axes == {"speculation.num_steps": 5, "speculation.num_draft_tokens": 6}
+    assert venture.plan.cells[2].cell.axes == {"kernels.router": "bf16"}
+
+
+@pytest.mark.parametrize(
+    ("modes", "changes", "named"),
+    [
+        (ab(prompts=9), ({},), r"ab\.prompts: 9 to a block"),
+        (ab(prompts=0), ({},), r"ab\.prompts: 0 is too small"),
+        (ab(floor_runs=2), ({},), r"ab\.floor_runs"),
+        (ab(budget_s=0.0), ({},), r"ab\.budget_s"),
+        (ab(rounding="declared"), ({},), r"change\.reason"),
+        (ab(rounding="preserved"), (ROUNDS,), r"change\.rounding=preserved, but this rounds"),
+        (ab(), ({}, {}, {}), "one job, not 2"),
+        (campaign(), (), r"campaign\.changes: none"),
+        (campaign(ENTRIES[0], ENTRIES[0]), (ROUNDS, ROUNDS), "names must differ"),
+        (campaign(replace(ENTRIES[0], name="base")), (ROUNDS,), "names must differ"),
+        (campaign(ENTRIES[0]), ({},), "change nothing"),
+    ],
+)
+def test_what_is_wrong_is_found_before_anything_starts(
+    go: Callable[..., Venture], modes: Modes, changes: tuple[dict[str, Any], ...], named: str
+) -> None:
+    with pytest.raises(ConfigError, match=named):
+        go(modes, *changes)

@@ -1,0 +1,73 @@
+"""The presets that compare, as far as everything that is found before anything starts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hydra import compose, initialize_config_dir
+
+from experiments import schema
+from experiments.comparison.course import prepare
+from experiments.composition import convert, merged, override_lists
+from experiments.engine import ROOT, server_command
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from experiments.comparison.course import Venture
+
+
+@pytest.fixture(scope="module")
+def composed() -> Iterator[Callable[[list[str]], Any]]:
+    schema.register()
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        yield lambda overrides: compose("config", overrides)
+
+
+@pytest.fixture
+def go(composed: Callable[[list[str]], Any], tmp_path: Path) -> Callable[..., Venture]:
+    def run(preset: str, *overrides: str) -> Venture:
+        given = [f"experiment={preset}", f"output_dir={tmp_path}", *overrides]
+        lists = override_lists(composed(given))
+        return prepare([convert(composed(merged(given, one))) for one in lists])
+
+    return run
+
+
+@pytest.mark.parametrize("preset", ["ab", "campaign_miniature", "campaign_gpu", "campaign_sglang"])
+def test_every_change_of_a_preset_is_one_and_says_what_it_should_do(go: Callable[..., Venture], preset: str) -> None:
+    venture = go(preset)
+    told = [venture.modes.ab] if preset == "ab" else venture.modes.campaign.changes
+    assert len(venture.plan.cells) == len(told) + 1
+    assert all(change.hypothesis for change in told)
+    assert len({item.identity for item in venture.plan.cells}) == len(venture.plan.cells)
+
+
+def test_the_miniature_s_campaign_asks_500_questions_wherever_rounding_is_at_stake(go: Callable[..., Venture]) -> None:
+    venture = go("campaign_miniature")
+    cells = {item.cell.name: item.cell.spec for item in venture.plan.cells}
+    asks = [name for name, cell in cells.items() if cell.task.name == "gsm8k"]
+    rounding = [entry.name for entry in venture.modes.campaign.changes if entry.rounding == "declared"]
+    assert asks == ["base", *rounding]
+    assert cells["base"].task.num_questions >= 500
+    assert venture.plan.study.resume
+
+
+def test_sglang_is_started_with_its_own_flags_alone(go: Callable[..., Venture]) -> None:
+    venture = go("campaign_sglang")
+    commands = {
+        item.cell.name: server_command(item.cell.spec, port=1, served_name="x").shell() for item in venture.plan.cells
+    }
+    assert not any("--num-threads" in line or "--kernel" in line for line in commands.values())
+    assert all("-m sglang.launch_server" in line and "--tp-size 4" in line for line in commands.values())
+    assert "SGLANG_OPT_FUSED_KDA_VERIFY=1" in commands["fused-kda-verify"]
+    assert "--disable-radix-cache" in commands["radix-cache-off"]
+    assert "--speculative-num-steps 5" in commands["depth-5"]
+
+
+def test_an_empty_list_on_either_side_makes_an_a_a(go: Callable[..., Venture]) -> None:
+    venture = go("ab", "ab.baseline=[]", "ab.candidate=[]")
+    baseline, candidate = (item.cell.spec for item in venture.plan.cells)
+    assert baseline == candidate
