@@ -136,7 +136,7 @@ class CalibrationSpec:
     """Makes the artifacts of scheduled verification (calibration.py)."""
 
     name: Literal["none", "dspark"] = "none"
-    num_prompts: int = 64
+    num_prompts: int = 384
     output_len: int = 256
     temperature: float = 0.0
     """At which they are continued: what the artifacts will serve."""

@@ -50,22 +50,25 @@ class Live:
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = parsed(argv)
-    files, started, begun = reports.wanted(options), datetime.now(UTC), time.perf_counter()
-    try:
-        files.check()
-    except ConfigError as error:
-        outcome = Outcome(exit=CONFIGURATION, reason=str(error))
-    else:
-        outcome = attempt(options)
-        reports.write(outcome, files, options, started=started, seconds=time.perf_counter() - begun)
+    outcome = attempt(lambda: reported(options))
     reports.say(outcome)
     return outcome.exit
 
 
-def attempt(options: argparse.Namespace) -> Outcome:
+def reported(options: argparse.Namespace) -> Outcome:
+    """The call and its files. Raises for files that cannot be written; what else goes wrong is in them."""
+    files, started, begun = reports.wanted(options), datetime.now(UTC), time.perf_counter()
+    files.check()
+    outcome = attempt(lambda: run_record(options) if options.command == "record" else run_check(options))
+    reports.write(outcome, files, options, started=started, seconds=time.perf_counter() - begun)
+    return outcome
+
+
+def attempt(run: Callable[[], Outcome]) -> Outcome:
+    """What a call came to, whatever became of it."""
     try:
         with interruptible():
-            return run_record(options) if options.command == "record" else run_check(options)
+            return run()
     except (ConfigError, ChangeError, GoldenError) as error:
         return Outcome(exit=CONFIGURATION, reason=str(error))
     except CellError as error:

@@ -127,6 +127,12 @@ def test_no_workflow_runs_text_of_an_event(name):
     assert "github.event" not in (ROOT / name).read_text()
 
 
+def test_this_repository_s_own_ci_holds_the_miniature_against_its_record():
+    assert "make gate\n" in (ROOT / ".ci/run").read_text()
+    assert "gate: install" in (ROOT / "Makefile").read_text()
+    assert "-m gates check" in (ROOT / ".ci/gate").read_text()
+
+
 def test_the_example_is_small():
     assert (EXAMPLE / "golden.json").stat().st_size < 50_000
     assert os.access(EXAMPLE / "serve.sh", os.X_OK)

@@ -185,6 +185,12 @@ def test_a_place_that_takes_no_report_is_found_before_anything_starts(capsys):
     assert "--junit" in json.loads(capsys.readouterr().out.splitlines()[-1])["reason"]
 
 
+def test_a_report_that_fails_does_not_end_with_the_code_of_a_reject(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(junit, "document", lambda *_, **__: 1 / 0)
+    assert main(["check", "gate.golden=absent.json", "--junit", str(tmp_path / "gate.xml")]) == 3
+    assert "ZeroDivisionError" in json.loads(capsys.readouterr().out.splitlines()[-1])["reason"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
