@@ -127,6 +127,14 @@ def test_no_workflow_runs_text_of_an_event(name):
     assert "github.event" not in (ROOT / name).read_text()
 
 
+def test_a_quote_without_its_pair_checks_nothing(repository):
+    calling = repository / ".github/workflows/numerics.yml"
+    calling.write_text(calling.read_text().replace("serve.sh]", "serve.sh] 'x"))
+    done = pull_request(repository)
+    assert done.code != 0
+    assert done.summary == ""
+
+
 def test_this_repository_s_own_ci_holds_the_miniature_against_its_record():
     assert "make gate\n" in (ROOT / ".ci/run").read_text()
     assert "gate: install" in (ROOT / "Makefile").read_text()
