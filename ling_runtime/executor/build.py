@@ -33,7 +33,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch
 @dataclass(frozen=True, kw_only=True)
 class ExecutorSettings:
     """What shapes an executor besides the checkpoint. `num_steps` 0 and no `draft` is no speculation; `context_length`
-    None the model's.
+    None the model's; `graphs` replays greedy steps, on a CUDA device.
     """
 
     num_steps: int = 0
@@ -45,6 +45,7 @@ class ExecutorSettings:
     dtype: str = "float32"
     device: str = "cpu"
     kernels: Mapping[str, str] = field(default_factory=dict)
+    graphs: bool = False
 
 
 def load_executor(path: str, settings: ExecutorSettings) -> StepExecutor:
@@ -82,5 +83,12 @@ def build_executor(config: ModelConfig, tensors: Mapping[str, Tensor], settings:
     elif settings.num_steps:
         layer = Nextn(model, tensors, index=len(config.layers(mla=True)))
         proposer = NextnProposer(model, layer, caches, steps=settings.num_steps, slots=settings.max_requests + 1)
+    if settings.graphs:
+        if draft:
+            raise ConfigError("graphs: not with DSPARK yet; allowed with NEXTN or without speculation")
+        from ling_runtime.executor.graph_step import GraphExecutor  # noqa: PLC0415 - needs Triton, which few machines have
+
+        assert proposer is None or isinstance(proposer, NextnProposer)
+        return GraphExecutor(model, caches, proposer, max_context=context, chunk=settings.chunk)
     rule = RULES[settings.draft.acceptance if settings.draft else "classic"]
     return StepExecutor(model, caches, proposer, max_context=context, chunk=settings.chunk, rule=rule)

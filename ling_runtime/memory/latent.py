@@ -78,6 +78,11 @@ class Places:
         return pages * PAGE + positions % PAGE
 
     @cached_property
+    def table(self) -> Tensor:
+        """[B, most pages of any request] page tables as one tensor; entries past a request's own are page 0."""
+        return torch.nn.utils.rnn.pad_sequence(self.tables, batch_first=True)
+
+    @cached_property
     def visible(self) -> list[Tensor]:
         """Per request, the pages up to its last new row."""
         return [
@@ -98,6 +103,11 @@ class LatentView:
     def positions(self) -> Tensor:
         """[n] absolute positions of the new rows."""
         return self.window.positions
+
+    @property
+    def table(self) -> Tensor:
+        """[B, pages] page numbers of each request."""
+        return self.places.table
 
     def write(self, rows: Tensor) -> None:
         """Store the window's rows [>= n, width] at their positions."""

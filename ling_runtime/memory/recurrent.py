@@ -7,6 +7,7 @@ bytes.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,6 +19,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ling_runtime.memory.window import Window
+
+
+@dataclass(frozen=True)
+class Pools:
+    """The tensors of a pool, for kernels that find a request by its slot."""
+
+    conv: Tensor  # [layers, slots, kernel - 1, C]
+    ring: Tensor  # [layers, slots, 16, H, 4 d + 1]
+    state: Tensor  # [layers, slots, H, d, d]
 
 
 class RecurrentPool:
@@ -32,12 +42,18 @@ class RecurrentPool:
         self._state = torch.zeros(layers, slots, heads, width, width, dtype=wide, device=device)
         self._staged: list[KdaStaged] = []
 
+    @property
+    def pools(self) -> Pools:
+        return Pools(self._conv, self._ring, self._state)
+
     def read(self, layer: int, window: Window) -> KdaState:
         """Committed state of the window's requests in KDA layer `layer` (counted among KDA layers), read only."""
         pools = (self._conv[layer], self._ring[layer], self._state[layer])
         if window.batch == 1:
-            return KdaState(*(pool.narrow(0, window.slots[0], 1) for pool in pools))
-        return KdaState(*(pool.index_select(0, window.slot_index) for pool in pools))
+            conv, ring, state = (pool.narrow(0, window.slots[0], 1) for pool in pools)
+        else:
+            conv, ring, state = (pool.index_select(0, window.slot_index) for pool in pools)
+        return KdaState(conv, ring, state)
 
     def stage(self, layer: int, staged: KdaStaged) -> None:
         assert layer == len(self._staged), "layers stage in order, once per pass"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ling_runtime.config import TILE
-from ling_runtime.ops.linear import padded
+from ling_runtime.ops.linear import pad_rows, padded
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,6 +52,10 @@ class Window:
     @property
     def padded_rows(self) -> int:
         return padded(self.real_rows)
+
+    def pad(self, rows: Tensor) -> Tensor:
+        """Zero rows behind [n, ...] up to whole tiles."""
+        return pad_rows(rows)
 
     @cached_property
     def slot_index(self) -> Tensor:

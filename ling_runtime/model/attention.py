@@ -27,7 +27,7 @@ class KdaAttention:
         self._index = index
         self._linear, self._window = kernels["linear"], kernels["kda_window"]
         self._in = weights.stack(*(f"{x}_proj" for x in "qkvfgb"))
-        self._out = weights("o_proj.weight")
+        self.out = weights("o_proj.weight")
         decay = weights.wide("A_log").exp().repeat_interleave(width)
         self._weights = KdaWeights(
             conv=torch.cat([weights.wide(f"{x}_conv1d.weight").squeeze(1) for x in "qkv"]),
@@ -43,7 +43,7 @@ class KdaAttention:
         state = pool.read(self._index, pass_.window)
         o, staged = self._window(self._linear(x, self._in), pass_.window, self._weights, state)
         pool.stage(self._index, staged)
-        return self._linear(o, self._out)  # type: ignore[no-any-return]
+        return self._linear(o, self.out)  # type: ignore[no-any-return]
 
 
 class MlaAttention:
@@ -54,7 +54,7 @@ class MlaAttention:
         self._index = index
         self._linear, self._window = kernels["linear"], kernels["mla_window"]
         self._in = weights.stack("q_proj", "kv_a_proj_with_mqa", "g_proj")
-        self._out = weights("dense.weight")
+        self.out = weights("dense.weight")
         up = weights("kv_b_proj.weight").view(heads, nope + config.v_head_dim, config.kv_lora_rank)
         self._weights = MlaWeights(
             kv_norm=weights("kv_a_layernorm.weight"),
@@ -67,4 +67,4 @@ class MlaAttention:
 
     def __call__(self, x: Tensor, pass_: Pass) -> Tensor:
         o = self._window(self._linear(x, self._in), pass_.latent_view(self._index), self._weights)
-        return self._linear(o, self._out)  # type: ignore[no-any-return]
+        return self._linear(o, self.out)  # type: ignore[no-any-return]

@@ -53,10 +53,17 @@ class Block:
             else MoeMlp(config, weights.at("mlp"), layer, kernels)
         )
 
+    @property
+    def steady(self) -> list[Tensor]:
+        """Weights past the first product that are read whatever the tokens are."""
+        return [self._attention.out, *([self._mlp.gate] if isinstance(self._mlp, MoeMlp) else [])]
+
     def __call__(self, normed: Tensor, residual: Tensor, next_norm: Tensor, pass_: Pass) -> tuple[Tensor, Tensor]:
         """(normed, residual) in, the same for the layer whose input norm is `next_norm` out."""
         normed, residual = self._add_norm(self._attention(normed, pass_), residual, self._post_norm, self._eps)
-        return self._add_norm(self._mlp(normed, pass_), residual, next_norm, self._eps)  # type: ignore[no-any-return]
+        if isinstance(self._mlp, MoeMlp):
+            return self._mlp(normed, residual, next_norm, pass_)
+        return self._add_norm(self._mlp(normed), residual, next_norm, self._eps)  # type: ignore[no-any-return]
 
 
 class Ling:
@@ -100,14 +107,19 @@ class Ling:
 
     def rows(self, ids: Tensor, pass_: Pass, capture: Sequence[int] = ()) -> TargetRows:
         """As a call, with the residual stream after each layer of `capture`, ascending."""
-        residual = self.embed(ids)
+        residual = pass_.window.pad(self.embedding.index_select(0, ids))
         normed = self.kernels["rms_norm"](residual, self._first_norm, self.config.rms_norm_eps)
         captured = []
         for layer, (block, next_norm) in enumerate(zip(self._blocks, self._next_norms, strict=True)):
+            pass_.soon(block.steady)
             normed, residual = block(normed, residual, next_norm, pass_)
             if layer in capture:
                 captured.append(residual)
         return TargetRows(normed, tuple(captured))
+
+    def greedy(self, hidden: Tensor) -> Tensor:
+        """hidden [n, D] -> the best token of each row [n], without keeping logits."""
+        return self.kernels["greedy_head"](hidden, self._head)  # type: ignore[no-any-return]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [n, D] -> wide logits [n, V]; pads to tiles itself."""

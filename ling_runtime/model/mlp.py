@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ling_runtime.ops.activation import swiglu
-from ling_runtime.ops.linear import pad_rows
+from ling_runtime.ops.moe_layer import MoeWeights
 from ling_runtime.ops.router import RouterWeights
 
 if TYPE_CHECKING:
@@ -25,37 +25,56 @@ class DenseMlp:
         self._gate_up = weights.stack("gate_proj", "up_proj")
         self._down = weights("down_proj.weight")
 
-    def __call__(self, x: Tensor, pass_: Pass | None = None) -> Tensor:  # noqa: ARG002 - same call as MoeMlp
+    def __call__(self, x: Tensor) -> Tensor:
         return self._linear(swiglu(self._linear(x, self._gate_up), self._limit), self._down)  # type: ignore[no-any-return]
 
 
 class MoeMlp:
-    """Routed experts plus the shared one; padded rows are not routed, they would only read weights."""
+    """Routed experts plus the shared one, which is packed behind them where its shape is theirs."""
 
     def __init__(self, config: ModelConfig, weights: Packer, layer: int, kernels: Kernels) -> None:
-        routed_limit, shared_limit = config.swiglu_limits(layer)
-        self._route, self._align = kernels["router"], kernels["moe_align"]
-        self._run, self._combine = kernels["moe_experts"], kernels["moe_combine"]
-        self._limit, self._experts = routed_limit, config.num_experts
-        self._router = RouterWeights(
-            gate=weights.wide("gate.weight"),
-            bias=weights.wide("gate.expert_bias"),
-            groups=config.n_group,
-            kept_groups=config.topk_group,
-            experts_per_row=config.num_experts_per_tok,
-            scale=config.routed_scaling_factor,
-        )
+        self._run, self._kernels, self._eps = kernels["moe"], kernels, config.rms_norm_eps
+        limit, shared_limit = config.swiglu_limits(layer)
         experts = [weights.at(f"experts.{e}") for e in range(config.num_experts)]
-        self._gate_up = torch.stack([e.stack("gate_proj", "up_proj") for e in experts])
-        self._down = torch.stack([e("down_proj.weight") for e in experts])
-        shared = weights.at("shared_experts")
-        self._shared = DenseMlp(shared, shared_limit, kernels) if config.num_shared_experts else None
+        shared = [weights.at("shared_experts")] if config.num_shared_experts else []
+        inner = config.moe_shared_expert_intermediate_size * config.num_shared_experts
+        joined = bool(shared) and inner == config.moe_intermediate_size
+        packed = experts + (shared if joined else [])
+        gate_up = torch.stack([e.stack("gate_proj", "up_proj") for e in packed])
+        down = torch.stack([e("down_proj.weight") for e in packed])
+        pair = (gate_up[-1], down[-1]) if joined else self._apart(shared)
+        self._weights = MoeWeights(
+            router=router_weights(config, weights),
+            gate_up=gate_up,
+            down=down,
+            experts=config.num_experts,
+            limit=limit,
+            shared_up=pair[0],
+            shared_down=pair[1],
+            shared_limit=shared_limit,
+            joined=joined,
+        )
 
-    def __call__(self, x: Tensor, pass_: Pass) -> Tensor:
+    @property
+    def gate(self) -> Tensor:
+        return self._weights.router.gate
+
+    @staticmethod
+    def _apart(shared: list[Packer]) -> tuple[Tensor, Tensor] | tuple[None, None]:
+        return (shared[0].stack("gate_proj", "up_proj"), shared[0]("down_proj.weight")) if shared else (None, None)
+
+    def __call__(self, x: Tensor, residual: Tensor, norm: Tensor, pass_: Pass) -> tuple[Tensor, Tensor]:
+        """(norm of the sum with the residual, the sum)."""
         rows = pass_.window.real_rows
-        ids, weights = self._route(x, self._router)
-        ids, weights = ids[:rows], weights[:rows]
-        pairs = x[:rows].repeat_interleave(ids.shape[1], dim=0)
-        out = self._run(pairs, self._align(ids, self._experts), self._gate_up, self._down, self._limit)
-        routed = pad_rows(self._combine(out.unflatten(0, ids.shape), weights))
-        return routed + self._shared(x, pass_) if self._shared else routed
+        return self._run(x, residual, norm, self._eps, rows, self._weights, self._kernels)  # type: ignore[no-any-return]
+
+
+def router_weights(config: ModelConfig, weights: Packer) -> RouterWeights:
+    return RouterWeights(
+        gate=weights.wide("gate.weight"),
+        bias=weights.wide("gate.expert_bias"),
+        groups=config.n_group,
+        kept_groups=config.topk_group,
+        experts_per_row=config.num_experts_per_tok,
+        scale=config.routed_scaling_factor,
+    )

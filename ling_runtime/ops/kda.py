@@ -46,6 +46,10 @@ class KdaState:
     conv: Tensor  # [B, kernel - 1, C] raw rows before the convolution, oldest first
     ring: Tensor  # [B, 16, H, 4 d + 1] rows q|k|v|g|beta since the boundary
     state: Tensor  # [B, H, d, d] keys by values
+    index: Tensor | None = None
+    """[B] entries of the requests in whole pools (a captured step); None: the tensors are theirs, in order."""
+    staging: KdaStaged | None = None
+    """Where a captured step stages; None: fresh tensors."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,7 @@ class KdaStaged:
 @variant("kda_window")
 def kda_window(projected: Tensor, window: Window, weights: KdaWeights, state: KdaState) -> tuple[Tensor, KdaStaged]:
     """projected [R, 5 H d + H] holding q|k|v|f|gate|beta -> (o [R, H d] gated and normed, staging)."""
+    assert state.index is None, "the reference reads gathered states"
     heads, width = state.state.shape[1:3]
     size = heads * width
     rows = window.spread(projected)

@@ -36,6 +36,15 @@ class NextnProposer:
         self._seed = torch.zeros(slots, dtype=torch.int64, device=target.device)
         self._hidden = torch.zeros(slots, target.config.hidden_size, dtype=target.dtype, device=target.device)
 
+    @property
+    def draft(self) -> Nextn:
+        return self._draft
+
+    @property
+    def seeds(self) -> tuple[Tensor, Tensor]:
+        """By slot, the guess behind the bonus token [slots] and the draft's row that made it [slots, D]; shared."""
+        return self._seed, self._hidden
+
     def propose(self, window: Window, anchors: Tensor, sampling: Sequence[RowSampling]) -> Proposal:  # noqa: ARG002
         """Deterministic drafts; the anchors are already part of the seeds."""
         token, hidden = self._seed[window.slot_index], self._hidden[window.slot_index]

@@ -21,6 +21,13 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture
+def interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton's interpreter for the kernels of one test, where there is no card."""
+    if not torch.cuda.is_available():
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
+
+
 @pytest.fixture(scope="session")
 def small_json() -> dict[str, Any]:
     return {

@@ -20,7 +20,8 @@ from ling_runtime.ops.kda import KdaWeights
 from ling_runtime.ops.linear import pad_rows
 from ling_runtime.ops.mla import MlaWeights
 from ling_runtime.ops.moe import align_by_expert, run_experts
-from ling_runtime.ops.registry import Variant, variants
+from ling_runtime.ops.moe_layer import MoeWeights
+from ling_runtime.ops.registry import Kernels, Variant, variants
 from ling_runtime.ops.rope import rope_table
 from ling_runtime.ops.router import RouterWeights
 
@@ -94,6 +95,17 @@ def cases(config: ModelConfig, dtype: torch.dtype = torch.float32) -> dict[str, 
         pass_.recurrent.commit(pass_.window, torch.tensor([1]))
         return out
 
+    moe = MoeWeights(
+        router=router,
+        gate_up=gate_up,
+        down=down,
+        experts=config.num_experts,
+        limit=0.4,
+        shared_up=gate_up[0],
+        shared_down=down[0],
+        shared_limit=0.7,
+        joined=False,
+    )
     per_row = draw(STREAM + 17, config.num_experts_per_tok)
     return {
         "linear": Case(hidden, lambda op, x, _: op(pad_rows(x), weight)),
@@ -111,6 +123,11 @@ def cases(config: ModelConfig, dtype: torch.dtype = torch.float32) -> dict[str, 
                 per_row[p.window.starts[0] : p.window.starts[0] + len(x)],
             ),
         ),
+        "moe": Case(
+            hidden,
+            lambda op, x, _: torch.cat(op(pad_rows(x), pad_rows(x.sin()), norm, 1e-6, len(x), moe, Kernels()), dim=-1),
+        ),
+        "greedy_head": Case(hidden, lambda op, x, _: op(x, weight)),
         "draft_choice": Case(hidden, lambda op, x, _: op(x, x.sin(), dtype, None)[0]),
         "lm_head": Case(hidden, lambda op, x, _: op(pad_rows(x), weight)),
         "kda_window": Case(5 * heads * width + heads, recurrent),
@@ -119,6 +136,10 @@ def cases(config: ModelConfig, dtype: torch.dtype = torch.float32) -> dict[str, 
             lambda op, x, p: op(pad_rows(x), p.latent_view(0), mla),
         ),
     }
+
+
+PORTABLE = [v for v in variants() if v.operator not in OF_A_BLOCK and ".triton_" not in v.function.__module__]
+"""Variants that run on any device; the others are held to the same in test_triton."""
 
 
 def outputs(case: Case, op: Callable[..., Any], config: ModelConfig, dtype: torch.dtype, rows: int) -> list[Tensor]:
@@ -138,9 +159,7 @@ def stream_of_one(case: Case, op: Callable[..., Any], config: ModelConfig, dtype
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize(
-    "one", [v for v in variants() if v.operator not in OF_A_BLOCK], ids=lambda v: f"{v.operator}-{v.name}"
-)
+@pytest.mark.parametrize("one", PORTABLE, ids=lambda v: f"{v.operator}-{v.name}")
 def test_row_bits_depend_on_neither_window_nor_place(
     one: Variant, dtype: torch.dtype, small_config: ModelConfig
 ) -> None:

@@ -1,0 +1,126 @@
+"""`python -m experiments.compile_check`: compile every kernel of a step for a card that is not here.
+
+Triton compiles for any target; only launching needs one. A stand-in driver names the target, launches are cut down to
+compilation, and the step is walked once on the CPU at the real shapes with weights that nobody reads. What it finds
+costs no time on a card: shared memory over the limit, and code that a target does not take.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+from ling_runtime.config import ModelConfig
+from ling_runtime.executor.graphs import DEVICE_VARIANTS, VerifyStep
+from ling_runtime.executor.relay import Relay
+from ling_runtime.memory.caches import Caches
+from ling_runtime.memory.latent import pages_for
+from ling_runtime.model.ling import Ling
+from ling_runtime.ops.registry import Kernels
+from ling_runtime.ops.triton_launch import pdl
+from ling_runtime.ops.triton_variants import register
+from ling_runtime.weights import tensor_specs
+
+SHARD = Path(__file__).parent.parent / "ling_runtime/checkpoints/ling_3_flash_rank_shard"
+SHARED_LIMIT = {90: 232448, 100: 232448}
+"""Bytes of shared memory one program may have, by compute capability."""
+
+
+@dataclass(frozen=True)
+class Compiled:
+    name: str
+    shared: int
+    warps: int
+
+
+class StandIn:
+    """As much of a driver as compiling asks for."""
+
+    def __init__(self, capability: int) -> None:
+        self._target = GPUTarget("cuda", capability, 32)
+
+    def get_current_target(self) -> GPUTarget:
+        return self._target
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int = 0) -> int:  # noqa: ARG002 - the driver's signature
+        return 0
+
+
+class Unread(dict[str, torch.Tensor]):
+    """Weights of the right shape, of which one layer's exist at a time."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self._specs = tensor_specs(config)
+
+    def __missing__(self, name: str) -> torch.Tensor:
+        return torch.zeros(self._specs[name].shape, dtype=self._specs[name].dtype)
+
+
+def one_of_each(config: ModelConfig) -> ModelConfig:
+    """The fewest layers with every kind in them: one group, of which only the last has experts."""
+    count = config.layer_group_size
+    limits: dict[str, Any] = {f"{kind}_swiglu_limit_list": (0.0,) * count for kind in ("expert", "share_expert")}
+    return replace(
+        config, num_hidden_layers=count, first_k_dense_replace=count - 1, num_nextn_predict_layers=0, **limits
+    )
+
+
+def compiled(config: ModelConfig, capability: int, rows: list[int], modes: list[Any], context: int) -> list[Compiled]:
+    """Every kernel that verify steps of `rows` rows launch under each PDL mode; the process cannot launch any after."""
+    register()
+    found: dict[str, Compiled] = {}
+    launch = JITFunction.run
+
+    def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:  # noqa: ARG001
+        kernel = launch(self, *args, grid=grid, warmup=True, **kwargs)
+        found[kernel.hash] = Compiled(self.fn.__name__, kernel.metadata.shared, kernel.metadata.num_warps)
+        return kernel
+
+    with patch.object(JITFunction, "run", compile_only):
+        driver.set_active(StandIn(capability))
+        model = Ling(config, Unread(config), Kernels(DEVICE_VARIANTS), positions=context + 64, dtype=torch.bfloat16)
+        caches = Caches(
+            config, max_requests=1, pages=pages_for(context + 64), dtype=torch.bfloat16, device=torch.device("cpu")
+        )
+        slot = caches.reserve(context + 64)
+        for mode in modes:
+            for count in rows:
+                relay = Relay(2, drafts=max(rows) - 1, longest=context + 64, device=torch.device("cpu"))
+                relay.admit(slot, caches, length=context, token=1)
+                step = VerifyStep(model, caches, relay, batch=1, rows=count)
+                with pdl(mode):
+                    step.run()
+    return sorted(found.values(), key=lambda kernel: -kernel.shared)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Compile a step's kernels without a card.")
+    parser.add_argument("--model-path", type=Path, default=SHARD)
+    parser.add_argument("--capability", type=int, default=90, choices=sorted(SHARED_LIMIT))
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 6, 17])
+    parser.add_argument("--pdl", nargs="+", default=["off", "early"], choices=["off", "late", "early", "warm"])
+    parser.add_argument("--context", type=int, default=8192)
+    options = parser.parse_args()
+    config = one_of_each(ModelConfig.from_pretrained(options.model_path))
+    kernels = compiled(config, options.capability, options.rows, options.pdl, options.context)
+    for kernel in kernels:
+        print(f"{kernel.name:<18}{kernel.shared:>8} bytes shared{kernel.warps:>4} warps")
+    over = [kernel for kernel in kernels if kernel.shared > SHARED_LIMIT[options.capability]]
+    print(f"{len(kernels)} kernels compiled for {options.capability}, {len(over)} over the limit of shared memory")
+    return bool(over)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,178 @@
+"""`python -m experiments.step_bench`: what one decode step costs on one card, against the bytes it has to read.
+
+One process, torch and Triton only. Weights are drawn on the device and are cold by construction: a step reads more of
+them than any cache holds. The surprise is the unit: a step's floor depends on how many different experts its rows
+choose, so distinct experts are counted in the run and not assumed. Table last, JSON beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections import defaultdict
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from experiments.step_floor import copy_bandwidth, nextn_bytes, step_bytes
+from experiments.step_subject import STACKS, Bench, captured, nextn, referred
+from ling_runtime.config import ModelConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+SHARD = Path(__file__).parent.parent / "ling_runtime/checkpoints/ling_3_flash_rank_shard"
+LIMITS = ("expert_swiglu_limit_list", "share_expert_swiglu_limit_list")
+WIDTHS = (5, 10, 8, 10, 9, 8, 10, 7)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One row of the table; times are medians over steps."""
+
+    stack: str
+    rows: int
+    step_ms: float
+    spread_ms: float
+    launches: int
+    distinct_experts: float
+    gigabytes: float
+    floor_ms: float
+    ratio: float
+    families: dict[str, float]
+
+
+def measure(step: Callable[[], None], steps: int) -> list[float]:
+    """Milliseconds of each of `steps` runs, queued ahead of the device, between events."""
+    for _ in range(3):
+        step()
+    torch.cuda.synchronize()
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)]
+    marks[0].record()
+    for mark in marks[1:]:
+        step()
+        mark.record()
+    torch.cuda.synchronize()
+    return [a.elapsed_time(b) for a, b in pairwise(marks)]
+
+
+def census(step: Callable[[], None]) -> tuple[int, dict[str, float]]:
+    """(launches, microseconds by kernel name) of one step under the profiler."""
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        step()
+        torch.cuda.synchronize()
+    spent: dict[str, float] = defaultdict(float)
+    events = [e for e in profile.events() if e.device_type.name == "CUDA"]
+    for event in events:
+        spent[event.name.split("(")[0][:60]] += event.device_time
+    return len(events), dict(sorted(spent.items(), key=lambda item: -item[1]))
+
+
+def one_line(bench: Bench, stack: str, rows: int, steps: int, bandwidth: float) -> Line:
+    """A verify step of `rows` rows on its own."""
+    bench.reset()
+    if stack == "reference":
+        step, distinct = referred(bench, rows)
+    else:
+        mode, ahead = STACKS[stack]
+        step, distinct = captured(bench, rows, mode, ahead=ahead)
+    size = step_bytes(bench.config, rows=rows, context=bench.context, distinct=distinct)
+    return timed(step, stack, rows, steps, distinct, size, bandwidth)
+
+
+def nextn_line(bench: Bench, stack: str, drafts: int, steps: int, bandwidth: float) -> Line:
+    """A whole step that drafts `drafts` tokens."""
+    bench.reset()
+    mode, ahead = STACKS[stack]
+    step, distinct = nextn(bench, drafts, mode, ahead=ahead)
+    size = nextn_bytes(bench.config, steps=drafts, context=bench.context, distinct=distinct)
+    return timed(step, f"{stack} {drafts}/{drafts + 1}", drafts + 1, steps, distinct, size, bandwidth)
+
+
+def timed(
+    step: Callable[[], None], stack: str, rows: int, steps: int, distinct: float, size: float, bandwidth: float
+) -> Line:
+    times = measure(step, steps)
+    launches, families = census(step)
+    median, floor = statistics.median(times), size / bandwidth * 1e3
+    quartiles = statistics.quantiles(times, n=4)
+    return Line(
+        stack=stack,
+        rows=rows,
+        step_ms=round(median, 4),
+        spread_ms=round(quartiles[2] - quartiles[0], 4),
+        launches=launches,
+        distinct_experts=round(distinct, 1),
+        gigabytes=round(size / 1e9, 3),
+        floor_ms=round(floor, 4),
+        ratio=round(median / floor, 2),
+        families={name: round(us, 1) for name, us in families.items()},
+    )
+
+
+def table(lines: Sequence[Line]) -> str:
+    names = ("rows", "step ms", "iqr", "launches", "experts", "GB", "floor ms", "ratio")
+    head = f"{'stack':<14}" + "".join(f"{name:>{width}}" for name, width in zip(names, WIDTHS, strict=True))
+    body = [
+        f"{x.stack:<14}{x.rows:>5}{x.step_ms:>10.3f}{x.spread_ms:>8.3f}{x.launches:>10}{x.distinct_experts:>9.1f}"
+        f"{x.gigabytes:>8.2f}{x.floor_ms:>10.3f}{x.ratio:>7.2f}"
+        for x in lines
+    ]
+    return "\n".join([head, *body])
+
+
+def shortened(config: ModelConfig, layers: int | None) -> ModelConfig:
+    """The first `layers` layers of `config`, all of them by default."""
+    count = layers or config.num_hidden_layers
+    limits = {name: getattr(config, name)[:count] for name in LIMITS}
+    return replace(config, num_hidden_layers=count, **limits)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Decode step times on one card.")
+    parser.add_argument(
+        "--model-path", type=Path, default=SHARD, help="directory with a config.json; weights are drawn"
+    )
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 4, 6, 9, 17])
+    parser.add_argument("--stack", nargs="+", default=["reference", "triton"], choices=["reference", *STACKS])
+    parser.add_argument("--nextn", type=int, nargs="*", default=[], metavar="DRAFTS", help="whole NEXTN steps, too")
+    parser.add_argument("--context", type=int, default=8192)
+    parser.add_argument("--layers", type=int, help="keep only the first N layers: a quick look, or to fill a cache")
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--reference-steps", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path("step_bench.json"))
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = arguments()
+    bandwidth = copy_bandwidth()
+    config = shortened(ModelConfig.from_pretrained(options.model_path), options.layers)
+    bench = Bench(config, context=options.context, seed=options.seed, most_rows=max(options.rows))
+    lines = []
+    for stack in options.stack:
+        steps = options.reference_steps if stack == "reference" else options.steps
+        lines += [one_line(bench, stack, rows, steps, bandwidth) for rows in options.rows]
+        if stack != "reference":
+            lines += [nextn_line(bench, stack, drafts, steps, bandwidth) for drafts in options.nextn]
+        print(table(lines), flush=True)
+    card = torch.cuda.get_device_name()
+    record = {
+        "card": card,
+        "copy_bytes_per_s": bandwidth,
+        "context": options.context,
+        "lines": [asdict(x) for x in lines],
+    }
+    options.out.write_text(json.dumps(record, indent=1) + "\n")
+    print(f"{card}, copy {bandwidth / 1e12:.2f} TB/s, torch {torch.__version__}, context {options.context}")
+    print(table(lines))
+
+
+if __name__ == "__main__":
+    main()

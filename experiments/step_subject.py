@@ -1,0 +1,163 @@
+"""What step_bench times: a loaded model with one request of a given context, and its step by each path.
+
+The model is loaded once and its operators are switched under it. Weights, context and tokens are noise from one seed,
+which is all that a step's cost depends on besides how many different experts its rows choose.
+"""
+
+from __future__ import annotations
+
+import statistics
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ling_runtime.dummy import DummyTensors
+from ling_runtime.executor.ahead import Ahead
+from ling_runtime.executor.graphs import DEVICE_VARIANTS, VerifyStep
+from ling_runtime.executor.nextn_graphs import DraftStep, ExtendStep, Seeds
+from ling_runtime.executor.relay import Relay
+from ling_runtime.memory.caches import Caches
+from ling_runtime.memory.latent import pages_for
+from ling_runtime.memory.window import Window
+from ling_runtime.model.ling import Ling
+from ling_runtime.model.nextn import Nextn
+from ling_runtime.ops.registry import Kernels
+from ling_runtime.ops.triton_launch import Pdl, pdl
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from ling_runtime.config import ModelConfig
+
+ROOM = 1024
+"""Positions past the context that steps may fill."""
+STACKS: dict[str, tuple[Pdl, bool]] = {
+    "triton": ("off", False),
+    "ahead": ("off", True),
+    "pdl-late": ("late", False),
+    "pdl-early": ("early", False),
+    "pdl-warm": ("warm", False),
+    "pdl-ahead": ("early", True),
+}
+"""Captured steps: how kernels are launched, and whether steady weights are fetched ahead."""
+
+
+class SwitchedKernels(Kernels):
+    """Kernels whose selection can change under a loaded model, and that count the experts a step chooses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._active = Kernels()
+        self.chosen: list[Tensor] | None = None
+
+    def select(self, selection: dict[str, str]) -> None:
+        self._active = Kernels(selection)
+
+    def __getitem__(self, operator: str) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = self._active[operator](*args, **kwargs)
+            if operator == "router" and self.chosen is not None:
+                self.chosen.append(result[0])
+            return result
+
+        return call
+
+
+class Bench:
+    """A loaded model with one request of `context` positions, and its step run by either path."""
+
+    def __init__(self, config: ModelConfig, *, context: int, seed: int, most_rows: int, device: str = "cuda") -> None:
+        self.config, self.context, self.device = config, context, torch.device(device)
+        self.kernels = SwitchedKernels()
+        longest = context + ROOM
+        self._weights = DummyTensors(config, seed=seed, device=self.device)
+        self.model = Ling(
+            config,
+            self._weights,
+            self.kernels,
+            positions=longest,
+            dtype=torch.bfloat16,
+            device=self.device,
+        )
+        self.nextn = Nextn(self.model, self._weights, index=len(config.layers(mla=True)))
+        self.caches = Caches(config, max_requests=1, pages=pages_for(longest), dtype=torch.bfloat16, device=self.device)
+        self.relay = Relay(2, drafts=most_rows - 1, longest=longest, device=self.device)
+        self.slot = self.caches.reserve(longest)
+        self._noise = torch.Generator(self.device).manual_seed(seed)
+        self.reset()
+
+    def reset(self) -> None:
+        """A full context of noise: latents of unit size, states and rows small, tokens at random."""
+        self.caches.latent.rows.normal_(generator=self._noise)
+        pools = self.caches.recurrent.pools
+        for pool in (pools.conv, pools.ring, pools.state):
+            pool.normal_(generator=self._noise).mul_(0.1)
+        pools.ring[..., -1 - self.config.head_dim :].sub_(1.0).clamp_(-4.9, -0.1)  # decays are negative logarithms
+        pools.ring[..., -1] = 0.5
+        self.relay.admit(self.slot, self.caches, length=self.context, token=7)
+        self.relay.drafts.random_(self.config.vocab_size, generator=self._noise)
+
+    @torch.inference_mode()
+    def eager_reference(self, rows: int) -> None:
+        """The step as the reference executor runs it: lengths on the host, operators one by one."""
+        window = Window(slots=(self.slot,), starts=(self.context,), rows=rows, device=self.device)
+        ids = torch.cat([self.relay.tokens[self.slot : self.slot + 1], self.relay.drafts[self.slot, : rows - 1]])
+        hidden = self.model(ids, self.caches.begin(window))
+        choices = self.model.logits(hidden[:rows]).argmax(-1)
+        agree = (ids[1:] == choices[:-1]).long().cumprod(0).sum()
+        self.caches.recurrent.commit(window, (agree + 1).view(1))
+
+    def distinct_experts(self, step: Callable[[], None], rows: int) -> float:
+        """Mean number of different experts that a MoE layer's `rows` real rows choose in one step."""
+        self.kernels.chosen = []
+        step()
+        counts = [int(ids[:rows].unique().numel()) for ids in self.kernels.chosen]
+        self.kernels.chosen = None
+        return statistics.fmean(counts)
+
+
+def captured(bench: Bench, rows: int, mode: Pdl, *, ahead: bool) -> tuple[Callable[[], None], float]:
+    """(replay of the verify step, distinct experts of its eager run) with the device operators."""
+    bench.kernels.select(DEVICE_VARIANTS)
+    branch = Ahead() if ahead else None
+    verify = VerifyStep(bench.model, bench.caches, bench.relay, batch=1, rows=rows, ahead=branch)
+    verify.slots.fill_(bench.slot)
+    with pdl(mode):
+        distinct = bench.distinct_experts(verify.run, rows)
+        verify.capture()
+    return verify.replay, distinct
+
+
+def nextn(bench: Bench, steps: int, mode: Pdl, *, ahead: bool) -> tuple[Callable[[], None], float]:
+    """(three replays that make a whole NEXTN step, distinct experts of its verification)."""
+    bench.kernels.select(DEVICE_VARIANTS)
+    model, device = bench.model, bench.device
+    relay = Relay(2, drafts=steps, longest=bench.context + ROOM, device=device)
+    relay.admit(bench.slot, bench.caches, length=bench.context, token=7)
+    branch = Ahead() if ahead else None
+    verify = VerifyStep(model, bench.caches, relay, batch=1, rows=steps + 1, ahead=branch)
+    verify.slots.fill_(bench.slot)
+    seeds = Seeds(torch.zeros_like(relay.tokens), model.embedding[:2].clone())
+    draft = DraftStep(model, bench.nextn, relay, seeds, verify, steps)
+    extend = ExtendStep(model, bench.nextn, seeds, verify)
+    with pdl(mode):
+        draft.capture()
+        distinct = bench.distinct_experts(verify.run, steps + 1)
+        verify.capture()
+        extend.capture()
+
+    def step() -> None:
+        draft.replay()
+        verify.replay()
+        extend.replay()
+
+    return step, distinct
+
+
+def referred(bench: Bench, rows: int) -> tuple[Callable[[], None], float]:
+    bench.kernels.select({})
+    step = partial(bench.eager_reference, rows)
+    return step, bench.distinct_experts(step, rows)

@@ -1,0 +1,183 @@
+"""`python -m experiments.tile_sweep`: every candidate tile of the cold-weight kernels at full width, on a card.
+
+The tables in `ling_runtime/ops/triton_*.py` come from here. A kernel is timed in a captured graph that walks through
+more copies of its weights than any cache holds, because a warm weight flatters small tiles. `--warm I/N` compiles only
+its share of the cases, so that N processes can fill Triton's cache side by side before the one that measures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn.functional import linear
+
+from ling_runtime.ops.router import RouterWeights
+from ling_runtime.ops.triton_linear import Tiles, linear_triton
+from ling_runtime.ops.triton_moe import expert_hidden, expert_out
+from ling_runtime.ops.triton_router import route_triton
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch import Tensor
+
+LINEAR = {
+    "kda in": (5128, 2560),
+    "out": (2560, 1024),
+    "mla in": (2120, 2560),
+    "dense up": (3072, 2560),
+    "dense down": (2560, 1536),
+    "lm_head": (39296, 2560),
+}
+LINEAR_TILES = (
+    Tiles(16, 64, 2, 8),
+    Tiles(16, 128, 2, 4),
+    Tiles(16, 128, 2, 6),
+    Tiles(16, 256, 2, 4),
+    Tiles(32, 64, 2, 8),
+    Tiles(32, 128, 4, 4),
+    Tiles(32, 128, 4, 6),
+    Tiles(64, 128, 4, 4),
+    Tiles(128, 64, 4, 5),
+)
+UP_TILES = (
+    Tiles(16, 128, 2, 5),
+    Tiles(16, 128, 4, 6),
+    Tiles(16, 256, 4, 3),
+    Tiles(32, 64, 4, 6),
+    Tiles(32, 128, 4, 3),
+    Tiles(32, 128, 4, 4),
+    Tiles(32, 256, 4, 2),
+    Tiles(64, 64, 4, 4),
+    Tiles(64, 64, 8, 5),
+)
+GATE_TILES = (
+    (Tiles(16, 64, 2, 5), 8),
+    (Tiles(16, 64, 4, 5), 8),
+    (Tiles(16, 128, 4, 3), 8),
+    (Tiles(32, 64, 4, 5), 8),
+    (Tiles(16, 128, 4, 5), 4),
+    (Tiles(16, 64, 2, 3), 16),
+)
+DOWN_TILES = (
+    Tiles(64, 64, 4, 4),
+    Tiles(128, 64, 4, 3),
+    Tiles(128, 64, 4, 4),
+    Tiles(128, 32, 4, 6),
+    Tiles(256, 64, 4, 3),
+    Tiles(256, 64, 8, 3),
+    Tiles(256, 32, 8, 6),
+)
+EXPERTS, HIDDEN, INNER, SETS = 513, 2560, 192, 24
+COLD_BYTES, GATES = 400e6, 80
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kernel with one tile; `launch(i)` uses the i-th copy of its operands."""
+
+    name: str
+    tiles: Tiles | None
+    launch: Callable[[int], object]
+    copies: int
+    megabytes: float
+
+
+def linear_cases(rows: int) -> Iterator[Case]:
+    for name, (outputs, inner) in LINEAR.items():
+        size = outputs * inner * 2
+        copies = max(2, int(COLD_BYTES / size))
+        weights = torch.randn(copies, outputs, inner, device="cuda", dtype=torch.bfloat16)
+        x = torch.randn(rows, inner, device="cuda", dtype=torch.bfloat16)
+        for tiles in LINEAR_TILES:
+            yield Case(name, tiles, partial(_linear, x, weights, tiles), copies, size / 1e6)
+        yield Case(name + " vendor", None, partial(_linear, x, weights, None), copies, size / 1e6)
+
+
+def _linear(x: Tensor, weights: Tensor, tiles: Tiles | None, i: int) -> Tensor:
+    return linear(x, weights[i]) if tiles is None else linear_triton(x, weights[i], tiles)
+
+
+def gate_cases(rows: int) -> Iterator[Case]:
+    x = torch.randn(rows, HIDDEN, device="cuda", dtype=torch.bfloat16)
+    gates, bias = torch.randn(GATES, EXPERTS - 1, HIDDEN, device="cuda"), torch.randn(EXPERTS - 1, device="cuda")
+    routers = [
+        RouterWeights(gate=gate, bias=bias, groups=8, kept_groups=4, experts_per_row=8, scale=2.5) for gate in gates
+    ]
+    for tiles, splits in GATE_TILES:
+        launch = partial(_route, x, routers, tiles, splits)
+        yield Case(f"router {rows} /{splits}", tiles, launch, GATES, gates[0].numel() * 4 / 1e6)
+
+
+def _route(x: Tensor, routers: list[RouterWeights], tiles: Tiles, splits: int, i: int) -> object:
+    return route_triton(x, routers[i], tiles, splits)
+
+
+def expert_cases(rows: int) -> Iterator[Case]:
+    x = torch.randn(rows, HIDDEN, device="cuda", dtype=torch.bfloat16)
+    gate_up = torch.randn(EXPERTS, 2 * INNER, HIDDEN, device="cuda", dtype=torch.bfloat16)
+    down = torch.randn(EXPERTS, HIDDEN, INNER, device="cuda", dtype=torch.bfloat16)
+    ids = torch.stack([torch.randperm(EXPERTS - 1, device="cuda")[:8] for _ in range(SETS * rows)]).view(SETS, rows, 8)
+    hidden = torch.randn(rows, 9, INNER, device="cuda", dtype=torch.bfloat16)
+    megabytes = (statistics.fmean(len(one.unique()) for one in ids) + 1) * HIDDEN * INNER * 2 / 1e6
+    for tiles in UP_TILES:
+        yield Case(f"moe up {rows}", tiles, partial(_up, x, ids, gate_up, tiles), SETS, 2 * megabytes)
+    for tiles in DOWN_TILES:
+        yield Case(f"moe down {rows}", tiles, partial(_down, hidden, ids, down, tiles), SETS, megabytes)
+
+
+def _up(x: Tensor, ids: Tensor, gate_up: Tensor, tiles: Tiles, i: int) -> Tensor:
+    return expert_hidden(x, ids[i], gate_up, (None, None), EXPERTS - 1, tiles)
+
+
+def _down(hidden: Tensor, ids: Tensor, down: Tensor, tiles: Tiles, i: int) -> Tensor:
+    return expert_out(hidden, ids[i], down, EXPERTS - 1, tiles)
+
+
+def microseconds(case: Case, rounds: int = 7) -> float:
+    """Median over graph replays of one pass through all copies, per launch."""
+    case.launch(0)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for i in range(case.copies):
+            case.launch(i)
+    times = []
+    for _ in range(rounds):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end))
+    return float(statistics.median(times[1:])) * 1e3 / case.copies
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Time tile candidates on cold weights.")
+    parser.add_argument("--warm", metavar="I/N", help="only compile every N-th case from I")
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 6])
+    options = parser.parse_args()
+    by_rows = (case for rows in options.rows for case in (*gate_cases(rows), *expert_cases(rows)))
+    cases = [*linear_cases(max(options.rows)), *by_rows]
+    if options.warm:
+        first, step = map(int, options.warm.split("/"))
+        for case in cases[first::step]:
+            case.launch(0)
+        return
+    for case in cases:
+        try:
+            us = microseconds(case)
+        except Exception as error:  # noqa: BLE001 - a tile too large for the card is a result here
+            print(f"{case.name:<18}{case.tiles!s:<60} {type(error).__name__}")
+            continue
+        print(f"{case.name:<18}{case.tiles!s:<60}{us:>9.2f} us {case.megabytes / us:>8.2f} TB/s")
+
+
+if __name__ == "__main__":
+    main()

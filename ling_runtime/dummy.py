@@ -1,0 +1,59 @@
+"""Random weights made where they are used: the shapes of a real checkpoint without its 60 GB on any disk.
+
+A mapping from Hugging Face names that draws each tensor on the device when it is asked for, from a seed and the name
+alone, so two runs are equal whatever the order of loading. Projections back into the residual stream are scaled down
+with depth; the stream then stays what its token made it, values stay finite through all layers, and tokens route as
+independently, and experts as evenly, as random gates allow.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import torch
+
+from ling_runtime.weights import TensorSpec, tensor_specs
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ling_runtime.config import ModelConfig
+
+INTO_RESIDUAL = ("o_proj.weight", "dense.weight", "down_proj.weight")
+
+
+class DummyTensors(Mapping[str, "Tensor"]):
+    """Every tensor of `config`'s checkpoint, drawn on `device` at each access and not kept."""
+
+    def __init__(self, config: ModelConfig, *, seed: int, device: torch.device) -> None:
+        self._specs, self._seed, self._device = tensor_specs(config), seed, device
+        self._depth_scale = (2 * config.num_hidden_layers) ** -0.5
+
+    def __getitem__(self, name: str) -> Tensor:
+        spec = self._specs[name]
+        generator = torch.Generator(self._device).manual_seed(self._seed_of(name))
+        noise = torch.empty(spec.shape, dtype=spec.dtype, device=self._device).normal_(generator=generator)
+        return self._scaled(name, spec, noise)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._specs)
+
+    def __len__(self) -> int:
+        return len(self._specs)
+
+    def _seed_of(self, name: str) -> int:
+        return int.from_bytes(hashlib.blake2b(f"{self._seed} {name}".encode(), digest_size=7).digest(), "big")
+
+    def _scaled(self, name: str, spec: TensorSpec, noise: Tensor) -> Tensor:
+        if name.endswith("norm.weight"):
+            return noise.mul_(0.1).add_(1.0)
+        if name.endswith(("A_log", "dt_bias")):
+            return noise.mul_(0.5)
+        if name.endswith("expert_bias"):
+            return noise.mul_(0.01)
+        if name.endswith("word_embeddings.weight"):
+            return noise
+        scale = spec.shape[-1] ** -0.5
+        return noise.mul_(scale * self._depth_scale if name.endswith(INTO_RESIDUAL) else scale)

@@ -1,0 +1,116 @@
+"""The verify step as one CUDA graph: embed, all layers, head, accept, commit, and the relay advanced.
+
+The same function runs eagerly and under capture. It reads the request's slot, length, tokens and pages from the device
+and writes its results there, so replaying it is all the host does. The surprise: nothing may be read back inside, not
+even a length to size a tensor, which is why its operators are the device variants.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from ling_runtime.memory.device import DevicePass, DeviceRecurrent, DeviceWindow
+from ling_runtime.ops.triton_commit import accept, commit
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ling_runtime.executor.ahead import Ahead
+    from ling_runtime.executor.relay import Relay
+    from ling_runtime.memory.caches import Caches
+    from ling_runtime.model.ling import Ling
+
+DEVICE_VARIANTS = {
+    "linear": "triton",
+    "rms_norm": "triton",
+    "add_rms_norm": "triton",
+    "kda_window": "triton",
+    "mla_window": "triton",
+    "moe": "triton",
+    "router": "triton",
+    "greedy_head": "triton",
+}
+"""What a captured step needs: operators that take lengths from the device."""
+
+
+class Recorded:
+    """Work on persistent buffers that can be run launch by launch, or recorded once and replayed."""
+
+    _graph: torch.cuda.CUDAGraph | None = None
+
+    def run(self) -> None:
+        raise NotImplementedError
+
+    def capture(self) -> None:
+        """Record `run`, after one eager run that compiles its kernels and does its work; recording does none."""
+        self.run()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            self.run()
+        self._graph = graph
+
+    @property
+    def recorded(self) -> bool:
+        return self._graph is not None
+
+    def step(self) -> None:
+        """Do the work once: by replay, or launch by launch the first time and where there is no device."""
+        if self._graph is not None:
+            self._graph.replay()
+        elif torch.cuda.is_available():
+            self.capture()
+        else:
+            self.run()
+
+    def replay(self) -> None:
+        assert self._graph is not None, "capture comes first"
+        self._graph.replay()
+
+
+class VerifyStep(Recorded):
+    """Greedy verification of `rows` rows for `batch` requests: `slots` says whose, `results` what came.
+
+    `starts` and `hidden` are left for a proposer: where the window began, and its rows after the final norm.
+    """
+
+    def __init__(
+        self, model: Ling, caches: Caches, relay: Relay, *, batch: int, rows: int, ahead: Ahead | None = None
+    ) -> None:
+        self._model, self._relay, self._latent, self._rows = model, relay, caches.latent.rows, rows
+        self._recurrent, self._ahead = DeviceRecurrent(caches.recurrent.pools, batch, rows), ahead
+        self.slots = torch.zeros(batch, dtype=torch.int64, device=model.device)
+        self.starts = torch.zeros_like(self.slots)
+        self.choices = torch.zeros(batch, rows, dtype=torch.int64, device=model.device)
+        self.accepted = torch.zeros_like(self.slots)
+        self.hidden = torch.zeros(batch * rows, model.config.hidden_size, dtype=model.dtype, device=model.device)
+
+    @torch.inference_mode()
+    def run(self) -> None:
+        """One step, launch by launch."""
+        relay, slots = self._relay, self.slots
+        self.starts.copy_(relay.lengths.index_select(0, slots))
+        drafts = relay.drafts.index_select(0, slots)[:, : self._rows - 1]
+        verified = torch.cat([relay.tokens.index_select(0, slots).unsqueeze(1), drafts], dim=1)
+        pass_ = self.window_pass()
+        self.hidden.copy_(self._model(verified.flatten(), pass_))  # type: ignore[arg-type]
+        self.choices.copy_(self._model.greedy(self.hidden).view_as(self.choices))
+        self.accepted.copy_(accept(pass_.window, verified, self.choices, relay.lengths, relay.tokens))
+        commit(self._recurrent, pass_.window, self.accepted)
+        if self._ahead is not None:
+            self._ahead.join()
+
+    def window_pass(self, *, ahead_by: int = 0, rows: int | None = None) -> DevicePass:
+        """A pass over the window that was or is verified, or over `rows` rows `ahead_by` positions behind its start."""
+        starts = self.starts + ahead_by if ahead_by else self.starts
+        window = DeviceWindow(batch=len(self.slots), rows=rows or self._rows, slot_index=self.slots, start_index=starts)
+        return DevicePass(
+            window, self._recurrent, self._latent, self._relay.tables.index_select(0, self.slots), self._ahead
+        )
+
+    @property
+    def results(self) -> tuple[Tensor, Tensor]:
+        """(choices [B, W], accepted [B]) of the last step."""
+        return self.choices, self.accepted

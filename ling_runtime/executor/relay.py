@@ -1,0 +1,77 @@
+"""What one step leaves for the next, on the device and by slot: the host names requests and never their lengths.
+
+Tokens and lengths cross to the host through pinned copies that are read one step late, when the copy's event has long
+passed; reading them at once would empty the queue of launches that hides the host.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from ling_runtime.memory.device import page_table
+from ling_runtime.memory.latent import pages_for
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ling_runtime.memory.caches import Caches
+
+
+class Relay:
+    """Lengths, bonus tokens, drafts [slots, most] and page tables [slots, pages]; slot 0 is padding's."""
+
+    def __init__(self, slots: int, *, drafts: int, longest: int, device: torch.device) -> None:
+        self.lengths = torch.zeros(slots, dtype=torch.int64, device=device)
+        self.tokens = torch.zeros(slots, dtype=torch.int64, device=device)
+        self.drafts = torch.zeros(slots, drafts, dtype=torch.int64, device=device)
+        self.tables = torch.zeros(slots, pages_for(longest), dtype=torch.int64, device=device)
+
+    def admit(self, slot: int, caches: Caches, *, length: int, token: int) -> None:
+        """A request enters decoding with `length` committed positions and its first token."""
+        self.put(slot, length=length, token=token)
+        self.tables[slot] = page_table(caches.latent.table(slot), self.tables.shape[1], self.tables.device)
+
+    def put(self, slot: int, *, length: int, token: int) -> None:
+        """Where the host has taken a request meanwhile."""
+        self.lengths[slot], self.tokens[slot] = length, token
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """One step's tokens [B, W] and accepted counts [B] on their way to the host."""
+
+    tokens: Tensor
+    accepted: Tensor
+    done: torch.cuda.Event
+
+    def read(self) -> list[list[int]]:
+        """The accepted tokens of each request; waits for the copy, which by then is done."""
+        self.done.synchronize()
+        counts = self.accepted.tolist()
+        return [row[:count] for row, count in zip(self.tokens.tolist(), counts, strict=True)]
+
+
+class Outbox:
+    """Pinned buffers for steps in flight, used in turn: `depth` steps may be unread."""
+
+    def __init__(self, batch: int, rows: int, depth: int = 3) -> None:
+        self._stream = torch.cuda.Stream()
+        shapes = ((batch, rows), (batch,))
+        self._buffers = [[torch.zeros(s, dtype=torch.int64, pin_memory=True) for s in shapes] for _ in range(depth)]
+        self._turn = 0
+
+    def send(self, choices: Tensor, accepted: Tensor) -> Emitted:
+        """Copy behind the current stream's work, without making the host wait."""
+        tokens, counts = self._buffers[self._turn % len(self._buffers)]
+        self._turn += 1
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            tokens.copy_(choices, non_blocking=True)
+            counts.copy_(accepted, non_blocking=True)
+            done = torch.cuda.Event()
+            done.record()
+        torch.cuda.current_stream().wait_event(done)
+        return Emitted(tokens, counts, done)

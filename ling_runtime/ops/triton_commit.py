@@ -1,0 +1,99 @@
+"""The end of a greedy step on the device: accept the chain, advance the request, commit its recurrent state.
+
+Three launches for all layers. The surprise is how little is copied: the state itself moves only when an accepted row
+closes its chunk of 16; otherwise a commit is the open chunk's rows and three rows of convolution.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import triton
+import triton.language as tl
+
+from ling_runtime.config import TILE
+from ling_runtime.ops.triton_launch import enter, launch, leave
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ling_runtime.memory.device import DeviceRecurrent, DeviceWindow
+
+
+def accept(window: DeviceWindow, verified: Tensor, choices: Tensor, lengths: Tensor, tokens: Tensor) -> Tensor:
+    """verified and choices [B, W] -> accepted rows [B] in 1..W; advances `lengths` and `tokens` of the slots.
+
+    Row j + 1 is accepted iff its token is what row j chose and all before were.
+    """
+    accepted = torch.empty(window.batch, dtype=torch.int64, device=choices.device)
+    _accept[(window.batch,)](
+        verified, choices, window.slot_index, lengths, tokens, accepted, window.rows,
+        triton.next_power_of_2(window.rows), **launch(), num_warps=1,
+    )  # fmt: skip
+    return accepted
+
+
+def commit(recurrent: DeviceRecurrent, window: DeviceWindow, accepted: Tensor) -> None:
+    """Advance the pools by accepted [B] rows of the staged window; `window.start_index` is where it started."""
+    pools, staged = recurrent.pools, recurrent.staged
+    layers, slots, taps, channels = pools.conv.shape
+    heads, width = pools.state.shape[2:4]
+    grid, states = staged.grid.shape[2], staged.states.shape[2]
+    _commit[(heads, window.batch, layers)](
+        pools.conv, pools.ring, pools.state, staged.conv, staged.grid, staged.states, window.slot_index,
+        window.start_index, accepted, window.rows, slots, grid, states, heads, width, taps, TILE,
+        triton.next_power_of_2(4 * width + 1), **launch(), num_warps=8,
+    )  # fmt: skip
+    assert channels == 3 * heads * width
+
+
+@triton.jit(do_not_specialize=["W"])
+def _accept(verified, choices, slots, lengths, tokens, accepted, W, BLOCK: tl.constexpr, PDL: tl.constexpr):
+    enter(PDL)
+    request = tl.program_id(0)
+    place = tl.arange(0, BLOCK)
+    draft = tl.load(verified + request * W + place + 1, mask=place + 1 < W, other=-1)
+    choice = tl.load(choices + request * W + place, mask=place < W, other=-2)
+    correct = tl.min(tl.where(draft == choice, W, place))
+    slot = tl.load(slots + request)
+    tl.store(accepted + request, (correct + 1).to(tl.int64))
+    length = tl.load(lengths + slot) + correct + 1
+    tl.store(lengths + slot, tl.where(slot == 0, 0, length))  # padding's slot stays at its first page
+    tl.store(tokens + slot, tl.load(choices + request * W + correct))
+    leave(PDL)
+
+
+@triton.jit(do_not_specialize=["W"])
+def _commit(
+    conv, ring, state, staged_conv, staged_grid, staged_states, slots, starts, accepted, W, SLOTS, GRID, STATES,
+    H: tl.constexpr, d: tl.constexpr, TAPS: tl.constexpr, TM: tl.constexpr, RB: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """One head of one request in one layer."""
+    enter(PDL)
+    head, request, layer = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    batch = tl.num_programs(1)
+    slot, count = tl.load(slots + request), tl.load(accepted + request)
+    length = tl.load(starts + request) % TM + count
+    closed = length // TM
+    to, source = layer * SLOTS + slot, layer * batch + request
+    channel = tl.arange(0, d)
+    for part in tl.static_range(3):
+        column = (part * H + head) * d + channel
+        for i in tl.static_range(TAPS):
+            raw = tl.load(staged_conv + (source * (W + TAPS) + count + i) * (3 * H * d) + column)
+            tl.store(conv + (to * TAPS + i) * (3 * H * d) + column, raw)
+    key = tl.arange(0, d)
+    if closed > 0:
+        for first in range(0, d, 16):
+            tile = (head * d + first + tl.arange(0, 16))[:, None] * d + key[None, :]
+            closing = tl.load(staged_states + (source * STATES + closed) * (H * d * d) + tile)
+            tl.store(state + to * (H * d * d) + tile, closing)
+    width = tl.arange(0, RB)
+    inside = width < 4 * d + 1
+    for i in range(TM):
+        alive = i < length - closed * TM
+        at = (((source * GRID + closed) * TM + i) * H + head) * (4 * d + 1) + width
+        row = tl.load(staged_grid + at, mask=inside & alive, other=0.0)
+        tl.store(ring + ((to * TM + i) * H + head) * (4 * d + 1) + width, row, mask=inside)
+    leave(PDL)

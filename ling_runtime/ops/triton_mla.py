@@ -1,0 +1,241 @@
+"""Absorbed MLA over a window in Triton: prepare, attend in splits, merge, back to values.
+
+A split is a fixed range of absolute positions, and a row's parts are merged in the order of splits, with exact zeros
+from those past its own position; so a row gets the same bits in every window. Heads share the cached row, so 16
+(row, head) pairs make one tensor-core tile and the cache is read once per tile, not once per head.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import triton
+import triton.language as tl
+
+from ling_runtime.config import TILE
+from ling_runtime.memory.latent import PAGE
+from ling_runtime.ops.mla import mla_window
+from ling_runtime.ops.registry import variant
+from ling_runtime.ops.triton_launch import enter, launch, leave
+from ling_runtime.ops.triton_linear import precision, product
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ling_runtime.memory.latent import LatentView
+    from ling_runtime.ops.mla import MlaWeights
+
+SPLIT_PAGES = 2
+"""Pages of one split: 128 keys."""
+LONGEST = 64
+"""Rows up to which a window comes here; longer ones (prefill), and windows of unequal rows, take the reference."""
+
+
+@variant("mla_window", "triton", "rounding", "softmax in fp32 over splits of 128 keys, scale applied to the scores")
+def mla_window_triton(projected: Tensor, cache: LatentView, weights: MlaWeights) -> Tensor:
+    """projected [R, H (nope + p) + r + p + H] holding q|latent|k_rope|gate -> o [R, H v]; writes the cache."""
+    window = cache.window
+    if window.rows > LONGEST or window.counts is not None:
+        return mla_window(projected, cache, weights)
+    heads, nope, rank = weights.key_up.shape
+    rope, values = 2 * weights.rope.shape[-1], weights.value_up.shape[2]
+    table, starts = cache.table, window.start_index
+    real, tiles = window.real_rows, triton.cdiv(projected.shape[0], TILE)
+    query = projected.new_empty(projected.shape[0], heads, rank + rope)
+    block = min(128, triton.next_power_of_2(rank))
+    _absorb[(triton.cdiv(rank, block), heads, tiles)](
+        projected, weights.key_up, query, real, projected.shape[1], nope, rank, rope, heads, block,
+        triton.next_power_of_2(nope), TILE, precision(projected.dtype), **launch(), num_warps=4,
+    )  # fmt: skip
+    _place[(real,)](
+        projected, weights.kv_norm, weights.rope, query, cache.rows, table, starts, window.rows, table.shape[1],
+        projected.shape[1], weights.eps, heads, nope, rank, rope, triton.next_power_of_2(rank),
+        triton.next_power_of_2(heads), triton.next_power_of_2(rope // 2), PAGE, **launch(), num_warps=4,
+    )  # fmt: skip
+    context = _attend(query, cache.rows, table, starts, window.rows, rank, weights.scale)
+    out = projected.new_empty(projected.shape[0], heads * values)
+    block = min(32, triton.next_power_of_2(values))
+    _to_values[(triton.cdiv(values, block), heads, tiles)](
+        context, weights.value_up, projected, out, real, len(out), projected.shape[1], rank, values, heads, block,
+        min(128, triton.next_power_of_2(rank)), TILE, precision(projected.dtype), **launch(), num_warps=4,
+    )  # fmt: skip
+    return out
+
+
+def _attend(query: Tensor, rows: Tensor, table: Tensor, starts: Tensor, window: int, rank: int, scale: float) -> Tensor:
+    """query [R, H, r + p] against the pages of `table` [B, n] -> latent sums [R, H, r]."""
+    heads, batch = query.shape[1], table.shape[0]
+    splits, tiles = triton.cdiv(table.shape[1], SPLIT_PAGES), triton.cdiv(window * heads, TILE)
+    parts = torch.empty(batch, tiles * TILE, splits, rank, dtype=torch.float32, device=query.device)
+    tops = torch.empty(2, batch, tiles * TILE, splits, dtype=torch.float32, device=query.device)
+    rope = query.shape[2] - rank
+    _split[(splits, tiles, batch)](
+        query, rows, table, starts, parts, tops[0], tops[1], window, table.shape[1], splits, scale, heads, rank, rope,
+        max(16, triton.next_power_of_2(rank)), max(16, triton.next_power_of_2(rope)), PAGE, SPLIT_PAGES, TILE,
+        precision(query.dtype),
+        **launch(), num_warps=4, num_stages=2,
+    )  # fmt: skip
+    context = query.new_empty(query.shape[0], heads, rank)
+    block = min(128, triton.next_power_of_2(rank))
+    _merge[(triton.cdiv(rank, block), window * heads, batch)](
+        parts, tops[0], tops[1], starts, context, window, splits, tiles * TILE, heads, rank, block,
+        triton.next_power_of_2(splits), 16, PAGE * SPLIT_PAGES, **launch(), num_warps=4,
+    )  # fmt: skip
+    return context
+
+
+@triton.jit
+def _absorb(
+    projected, key_up, query, rows, P, NOPE: tl.constexpr, RANK: tl.constexpr, ROPE: tl.constexpr, H: tl.constexpr,
+    BN: tl.constexpr, BK: tl.constexpr, TM: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """query[:, head, :RANK] = q_nope @ key_up[head]."""
+    enter(PDL)
+    head = tl.program_id(1)
+    row = tl.program_id(2) * TM + tl.arange(0, TM)
+    column, place = tl.program_id(0) * BN + tl.arange(0, BN), tl.arange(0, BK)
+    at = projected + row[:, None] * P + head * (NOPE + ROPE) + place[None, :]
+    a = tl.load(at, mask=(row < rows)[:, None] & (place < NOPE)[None, :], other=0.0)
+    inside = (place < NOPE)[:, None] & (column < RANK)[None, :]
+    b = tl.load(key_up + (head * NOPE + place[:, None]) * RANK + column[None, :], mask=inside, other=0.0)
+    total = product(a, b, tl.zeros((TM, BN), tl.float32), PRECISION)
+    to = query + (row[:, None] * H + head) * (RANK + ROPE) + column[None, :]
+    tl.store(to, total.to(query.dtype.element_ty), mask=(row < rows)[:, None] & (column < RANK)[None, :])
+    leave(PDL)
+
+
+@triton.jit
+def _place(
+    projected, kv_norm, rope, query, cache, table, starts, T, pages, P, eps, H: tl.constexpr, NOPE: tl.constexpr,
+    RANK: tl.constexpr, ROPE: tl.constexpr, RB: tl.constexpr, HB: tl.constexpr, PB: tl.constexpr, PAGE: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    """One row: its normed latent and rotated key into the cache, its rotated queries beside the absorbed ones."""
+    enter(PDL)
+    row = tl.program_id(0)
+    request = row // T
+    position = tl.load(starts + request) + row % T
+    page = tl.load(table + request * pages + position // PAGE)
+    to = cache + (page * PAGE + position % PAGE) * (RANK + ROPE)
+    source = projected + row * P + H * (NOPE + ROPE)
+    place = tl.arange(0, RB)
+    inside = place < RANK
+    latent = tl.load(source + place, mask=inside, other=0.0).to(tl.float32)
+    normed = latent * tl.rsqrt(tl.sum(latent * latent) / RANK + eps)
+    normed = normed * tl.load(kv_norm + place, mask=inside, other=0.0).to(tl.float32)
+    tl.store(to + place, normed.to(cache.dtype.element_ty), mask=inside)
+    pair = tl.arange(0, PB)
+    turning = pair < ROPE // 2
+    cos = tl.load(rope + position * ROPE + pair, mask=turning, other=0.0)
+    sin = tl.load(rope + position * ROPE + ROPE // 2 + pair, mask=turning, other=0.0)
+    even = tl.load(source + RANK + 2 * pair, mask=turning, other=0.0).to(tl.float32)
+    odd = tl.load(source + RANK + 2 * pair + 1, mask=turning, other=0.0).to(tl.float32)
+    tl.store(to + RANK + 2 * pair, (even * cos - odd * sin).to(cache.dtype.element_ty), mask=turning)
+    tl.store(to + RANK + 2 * pair + 1, (even * sin + odd * cos).to(cache.dtype.element_ty), mask=turning)
+    head = tl.arange(0, HB)
+    known = (head < H)[:, None] & turning[None, :]
+    at = projected + row * P + head[:, None] * (NOPE + ROPE) + NOPE + 2 * pair[None, :]
+    even = tl.load(at, mask=known, other=0.0).to(tl.float32)
+    odd = tl.load(at + 1, mask=known, other=0.0).to(tl.float32)
+    to = query + (row * H + head[:, None]) * (RANK + ROPE) + RANK + 2 * pair[None, :]
+    tl.store(to, (even * cos[None, :] - odd * sin[None, :]).to(query.dtype.element_ty), mask=known)
+    tl.store(to + 1, (even * sin[None, :] + odd * cos[None, :]).to(query.dtype.element_ty), mask=known)
+    leave(PDL)
+
+
+@triton.jit
+def _split(
+    query, cache, table, starts, parts, tops, sums, T, pages, splits, scale, H: tl.constexpr, RANK: tl.constexpr,
+    ROPE: tl.constexpr, RB: tl.constexpr, PB: tl.constexpr, PAGE: tl.constexpr, SPLIT: tl.constexpr,
+    TM: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """One tile of (row, head) pairs over the pages of one split: unnormalised sums, their maxima and weights."""
+    enter(PDL)
+    split, tile, request = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    start = tl.load(starts + request)
+    pair = tile * TM + tl.arange(0, TM)
+    real = pair < T * H
+    limit = tl.where(real, start + pair // H, -1)
+    rank, rope, key = tl.arange(0, RB), tl.arange(0, PB), tl.arange(0, PAGE)
+    W: tl.constexpr = RANK + ROPE
+    at = query + (request * T * H + pair)[:, None] * W
+    q = tl.load(at + rank[None, :], mask=real[:, None] & (rank < RANK)[None, :], other=0.0)
+    r = tl.load(at + RANK + rope[None, :], mask=real[:, None] & (rope < ROPE)[None, :], other=0.0)
+    total = tl.zeros((TM, RB), tl.float32)
+    top = tl.full((TM,), -float("inf"), tl.float32)
+    weight = tl.zeros((TM,), tl.float32)
+    last = (start + T - 1) // PAGE
+    for page in range(split * SPLIT, tl.minimum((split + 1) * SPLIT, last + 1)):
+        rows = cache + (tl.load(table + request * pages + page) * PAGE + key) * W
+        c = tl.load(rows[:, None] + rank[None, :], mask=(rank < RANK)[None, :], other=0.0)
+        k = tl.load(rows[:, None] + RANK + rope[None, :], mask=(rope < ROPE)[None, :], other=0.0)
+        score = product(q, tl.trans(c), tl.zeros((TM, PAGE), tl.float32), PRECISION)
+        score = product(r, tl.trans(k), score, PRECISION) * scale
+        score = tl.where((page * PAGE + key)[None, :] <= limit[:, None], score, -float("inf"))
+        higher = tl.maximum(top, tl.max(score, axis=1))
+        level = tl.where(higher == -float("inf"), 0.0, higher)
+        share = tl.exp(score - level[:, None])
+        fade = tl.exp(top - level)
+        weight = weight * fade + tl.sum(share, axis=1)
+        total = product(share.to(c.dtype), c, total * fade[:, None], PRECISION)
+        top = higher
+    at = (request * tl.num_programs(1) * TM + pair) * splits + split
+    tl.store(parts + at[:, None] * RANK + rank[None, :], total, mask=real[:, None] & (rank < RANK)[None, :])
+    tl.store(tops + at, top, mask=real)
+    tl.store(sums + at, weight, mask=real)
+    leave(PDL)
+
+
+@triton.jit
+def _merge(
+    parts, tops, sums, starts, context, T, splits, padded, H: tl.constexpr, RANK: tl.constexpr, BD: tl.constexpr,
+    NS: tl.constexpr, STEP: tl.constexpr, KEYS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """One pair's latent sum from its splits, in their order."""
+    enter(PDL)
+    pair, request = tl.program_id(1), tl.program_id(2)
+    column = tl.program_id(0) * BD + tl.arange(0, BD)
+    used = (tl.load(starts + request) + T - 1) // KEYS + 1
+    base = (request * padded + pair) * splits
+    every = tl.arange(0, NS)
+    top = tl.load(tops + base + every, mask=every < used, other=-float("inf"))
+    level = tl.max(top)
+    weight = tl.sum(tl.load(sums + base + every, mask=every < used, other=0.0) * tl.exp(top - level))
+    total = tl.zeros((BD,), tl.float32)
+    for first in range(0, used, STEP):
+        split = first + tl.arange(0, STEP)
+        known = split < used
+        fade = tl.exp(tl.load(tops + base + split, mask=known, other=-float("inf")) - level)
+        inside = known[:, None] & (column < RANK)[None, :]
+        part = tl.load(parts + (base + split[:, None]) * RANK + column[None, :], mask=inside, other=0.0)
+        total += tl.sum(part * fade[:, None], axis=0)
+    to = context + ((request * T * H + pair) * RANK + column)
+    tl.store(to, (total / weight).to(context.dtype.element_ty), mask=column < RANK)
+    leave(PDL)
+
+
+@triton.jit
+def _to_values(
+    context, value_up, projected, out, real, rows, P, RANK: tl.constexpr, V: tl.constexpr, H: tl.constexpr,
+    BN: tl.constexpr, BK: tl.constexpr, TM: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """out[:, head] = context[:, head] @ value_up[head], times the head's gate; zero in padded rows."""
+    enter(PDL)
+    head = tl.program_id(1)
+    row = tl.program_id(2) * TM + tl.arange(0, TM)
+    column = tl.program_id(0) * BN + tl.arange(0, BN)
+    total = tl.zeros((TM, BN), tl.float32)
+    for k in range(0, RANK, BK):
+        place = k + tl.arange(0, BK)
+        known = (row < real)[:, None] & (place < RANK)[None, :]
+        a = tl.load(context + (row[:, None] * H + head) * RANK + place[None, :], mask=known, other=0.0)
+        inside = (place < RANK)[:, None] & (column < V)[None, :]
+        b = tl.load(value_up + (head * RANK + place[:, None]) * V + column[None, :], mask=inside, other=0.0)
+        total = product(a, b, total, PRECISION)
+    gate = tl.load(projected + row * P + (P - H) + head, mask=row < real, other=0.0).to(tl.float32)
+    gate = (1.0 / (1.0 + tl.exp(-gate))).to(out.dtype.element_ty).to(tl.float32)
+    total = tl.where((row < real)[:, None], total.to(out.dtype.element_ty).to(tl.float32) * gate[:, None], 0.0)
+    to = out + row[:, None] * (H * V) + head * V + column[None, :]
+    tl.store(to, total.to(out.dtype.element_ty), mask=(row < rows)[:, None] & (column < V)[None, :])
+    leave(PDL)

@@ -1,0 +1,32 @@
+"""Where Triton variants can run, and the list of them: importing this registers what this machine has.
+
+They need a CUDA device, or Triton's interpreter (TRITON_INTERPRET=1) for tests on a CPU. Elsewhere they are not
+registered, so asking for one is a configuration error that lists what there is, and never a silent fallback.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+
+import torch
+
+MODULES = ("commit", "head", "kda", "linear", "mla", "moe_layer", "norm", "router")
+
+
+def usable() -> bool:
+    """Triton is installed, and there is a device or the interpreter to run it."""
+    if importlib.util.find_spec("triton") is None:
+        return False
+    return torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def register() -> None:
+    """Import the variants whatever the machine has: to compile them for another, too."""
+    for name in MODULES:
+        importlib.import_module(f"ling_runtime.ops.triton_{name}")
+
+
+if usable():
+    register()

@@ -1,0 +1,28 @@
+"""Every kernel of a step compiles for a card that this machine does not have."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
+TINY = Path(__file__).parents[2] / "ling_runtime/checkpoints/ling_tiny"
+EXPECTED = {"_linear", "_norm", "_ready", "_walk", "_split", "_gate", "_select", "_expert_hidden", "_settle", "_commit"}
+
+
+@pytest.mark.slow
+@pytest.mark.process
+@pytest.mark.parametrize("capability", ["90", "100"])
+def test_a_step_compiles_without_the_card(tmp_path: Path, capability: str) -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"TRITON_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-m", "experiments.compile_check", "--model-path", str(TINY), "--capability", capability]
+    command += ["--rows", "6", "--pdl", "early", "--context", "256"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=220)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert {line.split()[0] for line in done.stdout.splitlines()[:-1]} >= EXPECTED
+    assert done.stdout.splitlines()[-1].endswith("0 over the limit of shared memory")

@@ -1,0 +1,68 @@
+"""The executor on graphs says what the eager one says, and lets the two kinds of step alternate."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.ling_runtime.interpreted import DEVICE  # isort: skip - before anything of Triton
+
+from ling_runtime.config import ConfigError
+from ling_runtime.executor.build import ExecutorSettings, build_executor
+from ling_runtime.executor.graphs import DEVICE_VARIANTS
+from ling_runtime.weights import initialise
+from tests.ling_runtime.executor.driving import GREEDY, prompt_of, warm
+
+if TYPE_CHECKING:
+    from ling_runtime.config import ModelConfig
+    from ling_runtime.executor.step import StepExecutor
+
+
+pytestmark = pytest.mark.usefixtures("interpreter")
+
+
+def build(config: ModelConfig, steps: int, *, graphs: bool, kernels: dict[str, str]) -> StepExecutor:
+    limits = {"expert_swiglu_limit_list": (0.0, 0.4), "share_expert_swiglu_limit_list": (0.0, 0.7)}
+    two_layers = replace(config, num_hidden_layers=2, num_attention_heads=2, **limits)
+    settings = ExecutorSettings(
+        num_steps=steps, max_requests=3, context_length=96, device=str(DEVICE), graphs=graphs, kernels=kernels
+    )
+    return build_executor(two_layers, initialise(two_layers, seed=3), settings)
+
+
+def drive(executor: StepExecutor, rounds: int) -> list[list[int]]:
+    """Two greedy requests, a sampled one that joins for the second round alone; tokens of the greedy ones."""
+
+    def enter(seed: int, length: int, *, sampled: bool = False) -> int:
+        sampling = warm(1) if sampled else GREEDY
+        slot = executor.admit(prompt_of(seed, length), 24, sampling, logprobs=None, prompt_logprobs_from=None)
+        executor.prefill(slot)
+        return slot
+
+    greedy = [enter(1, 14), enter(2, 9)]
+    found: list[list[int]] = [[], []]
+    for number in range(rounds):
+        guest = [enter(3, 5, sampled=True)] if number == 1 else []
+        outputs = executor.decode([*greedy, *guest])
+        for tokens, slot in zip(found, greedy, strict=True):
+            tokens.extend(outputs[slot].tokens)
+        for slot in guest:
+            executor.release(slot)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [0, 2])
+def test_tokens_are_those_of_the_eager_executor(small_config: ModelConfig, steps: int) -> None:
+    graphs = build(small_config, steps, graphs=True, kernels=DEVICE_VARIANTS)
+    got = drive(graphs, 3)
+    assert got == drive(build(small_config, steps, graphs=False, kernels={}), 3)
+    report = {row["operator"]: row["calls"] for row in graphs.kernel_report()}
+    assert all(report[operator] for operator in DEVICE_VARIANTS)
+
+
+def test_graphs_without_device_variants_are_refused(small_config: ModelConfig) -> None:
+    with pytest.raises(ConfigError, match=r"device variants of .*linear.*kernels\.OPERATOR=triton"):
+        build(small_config, 0, graphs=True, kernels={})
