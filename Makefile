@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-warn-conflicts
 PACKAGES := ling_runtime experiments gates analysis run.py
 
-.PHONY: help install run test test-slow soak check doctor status format clean
+.PHONY: help install run test test-slow soak gate check doctor status format clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -33,6 +33,9 @@ test-slow: install ## Run the tests that take long
 
 soak: install ## Half an hour under eight clients: memory, slots and step time must stay
 	$(BIN)/python -m tests.ling_runtime.soak.soak --minutes 30
+
+gate: install ## Hold the miniature against its golden record, bit by bit (BASE=COMMIT: against that commit, here)
+	.ci/gate $(BASE)
 
 check: install ## Format, lint, types, quick tests (under a minute)
 	$(BIN)/ruff format --check .

@@ -16,18 +16,22 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from experiments import composition, schema
-from experiments.errors import Interrupted
+from experiments.errors import ConfigError, Interrupted
 from experiments.interrupts import interruptible, shielded
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 configs: list[DictConfig] = []
+refused: list[ConfigError] = []
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")
 def compose(config: DictConfig) -> None:
-    configs.extend(composition.expand(config))
+    try:
+        configs.extend(composition.expand(config))
+    except ConfigError as error:  # Hydra would explain it by a stack
+        refused.append(error)
 
 
 def main() -> int:
@@ -53,6 +57,10 @@ def run() -> int:
     except (HydraException, OmegaConfBaseException) as error:  # as they come under HYDRA_FULL_ERROR=1
         traceback.print_exc()
         return refuse(error)
+    if refused:
+        from experiments import summary  # noqa: PLC0415 - as above
+
+        return summary.refuse(refused[0])
     if not configs:  # --cfg, --info
         return 0
     with shielded():  # a compiled module whose import was cut off cannot be imported again, not even to say why

@@ -1,20 +1,21 @@
 """The border between Hydra and us: a composed configuration becomes a study and its cells, or a ConfigError.
 
-The surprise: a preset with `cells`, or with arms or changes, is composed once more for each, with its overrides after
-the command line's, so that each may change groups and everything that Hydra checks is checked for each of them.
+The surprise: a preset with `cells`, axes, arms or changes is composed once more for each, with its overrides after the
+command line's, so that each may change groups and everything that Hydra checks is checked for each of them.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import types
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from hydra import compose
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from experiments import sweep
 from experiments.comparison.spec import Modes
 from experiments.errors import ConfigError
 from experiments.schema import Cells
@@ -47,14 +48,20 @@ def expand(config: DictConfig) -> list[DictConfig]:
 
 
 def override_lists(config: DictConfig) -> list[Sequence[str]]:
-    """An A/B's arms; a campaign's base, then each change over it; or the cells of a mixed sweep."""
+    """An A/B's arms; a campaign's base, then each change over it; or the cells of a sweep."""
     match config.mode:
         case "ab":
             return [config.ab.baseline, config.ab.candidate]
         case "campaign":
             return [[], *(entry.overrides for entry in config.campaign.changes)]
         case _:
-            return [*config.cells]
+            return [*sweep.combinations(axes(config))]
+
+
+def axes(config: DictConfig) -> list[sweep.Axis]:
+    """Of `cells` and `sweep`. Raises ConfigError."""
+    lists = {kind: OmegaConf.to_container(config.sweep[kind], resolve=True) for kind in ("grid", "zip")}
+    return sweep.axes(config.cells, sweep.SweepSpec(**cast("Any", lists)))
 
 
 def merged(base: Sequence[str], cell: Sequence[str]) -> list[str]:

@@ -21,8 +21,9 @@ from experiments.record import write_lines
 from experiments.server import Server
 from experiments.tasks import gsm8k
 from experiments.telemetry import Telemetry
+from gates import questions
 from gates import run as gates
-from gates.evidence import Accept, TaskAnswers
+from gates.evidence import Accept
 from gates.validity import Ruler, accept_faults, ruler_faults
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from experiments.spec import CellSpec
     from experiments.workloads import Data
     from gates.change import Change
-    from gates.evidence import CellEvidence, Missing
+    from gates.evidence import CellEvidence, Missing, TaskAnswers
     from gates.golden import Reference
 
 
@@ -128,14 +129,7 @@ def run_task(
         score, answers = gsm8k.run(server.client, data.task_rows, spec.task, stages.advance)
     write_lines(attempt / "task.jsonl", [asdict(answer) for answer in answers])
     assert data.task_sha256 is not None
-    return score, TaskAnswers(
-        name=score.name,
-        data_hash=f"{data.task_sha256}:{spec.task.num_shots}+{score.questions}",
-        correct=tuple(answer.correct for answer in answers),
-        invalid_rate=score.invalid,
-        stop_rate=score.stop_rate,
-        truncation_rate=score.truncation_rate,
-    )
+    return score, questions.marked(spec.task, data.task_sha256, score, answers)
 
 
 def write_commands(path: Path, spec: CellSpec, server: Server, data: Data) -> None:

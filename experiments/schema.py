@@ -1,8 +1,8 @@
 """The schema that Hydra checks a configuration against, derived from the frozen classes of spec.py.
 
 One field, one place: a key is written in spec.py and nowhere else. The derivation is needed because OmegaConf 2.3
-takes frozen classes for read-only and knows no `Literal`. The surprise: `env`, `kernels` and `model.drafts` are open
-dictionaries, all the rest is closed, so that a misspelt key ends a run before anything starts.
+takes frozen classes for read-only and knows no `Literal`. The surprise: `env`, `kernels`, `model.drafts` and a sweep's
+axes are open dictionaries, all the rest is closed, so that a misspelt key ends a run before anything starts.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from omegaconf import MISSING, OmegaConf
 from experiments.comparison.spec import Modes
 from experiments.engine import ROOT
 from experiments.spec import CellSpec, StudySpec
+from experiments.sweep import SearchSpec, SweepSpec
 
-OPEN = ("env", "kernels", "model.drafts")
+OPEN = ("env", "kernels", "model.drafts", "sweep.grid", "sweep.zip")
 
 
 @cache
@@ -45,6 +46,10 @@ class Cells:
     """A mixed sweep: each cell is a list of overrides that belong together. Empty: the configuration is the cell."""
 
     cells: list[list[str]] = dataclasses.field(default_factory=list)
+    sweep: SweepSpec = dataclasses.field(default_factory=SweepSpec)
+    """Axes that make such cells; beside `cells`, each with each of them."""
+    search: SearchSpec = dataclasses.field(default_factory=SearchSpec)
+    """With a budget: which of these cells to measure is decided on the way."""
 
 
 def _plain(hint: Any) -> Any:

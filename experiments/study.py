@@ -12,7 +12,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from experiments import cell, preview, summary
+from experiments import cell, preview, search, summary
 from experiments.errors import ConfigError, Interrupted, StorageError
 from experiments.interrupts import ignore
 from experiments.machine import Cores, available_cores, split_cores
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from experiments.preparation import Plan, Prepared
+    from experiments.search import Search
     from experiments.spec import CellSpec, MachineSpec
     from experiments.tracking import Tracker, Untracked
 
@@ -62,26 +63,29 @@ def main(configs: Sequence[DictConfig]) -> int:
             return preview.dry_run(plans)
         if any(plan.study.preflight for plan in plans):
             return preview.preflight(plans)
-        courses = [chart(plan) for plan in plans]
+        order = search.ordered(configs, plans)
+        courses = [chart(plan, order) for plan in plans]
     except ConfigError as error:
         return summary.refuse(error)
     outcome, stopped = Outcome(), None
     try:
         for course in courses:
-            follow(course, outcome)
+            follow(course, outcome, order)
     except Interrupted as interrupt:
         stopped = f"interrupted by {interrupt}: server stopped, record written"
     except StorageError as error:
         stopped = f"stopped, for nothing can be recorded: {error}"
     ignore()
     records = [(read(attempt), attempt / FILE) for attempt in outcome.attempts]
-    return summary.conclude(records, untracked=outcome.untracked, stopped=stopped)
+    found = order.result() if order else None
+    return summary.conclude(records, untracked=outcome.untracked, stopped=stopped, search=found)
 
 
-def chart(plan: Plan) -> Course:
+def chart(plan: Plan, order: Search | None = None) -> Course:
     """Nothing is started yet. Raises ConfigError for a tracking store that takes no writing."""
     taken_over = earlier(plan) if plan.study.resume else {}
-    invocation = Invocation(id=uuid.uuid4().hex[:12], cells=len(plan.cells) - len(taken_over), started_utc=now())
+    most = order.most if order else len(plan.cells) - len(taken_over)
+    invocation = Invocation(id=uuid.uuid4().hex[:12], cells=most, started_utc=now())
     return Course(plan=plan, taken_over=taken_over, invocation=invocation, tracker=open_tracker(plan.study, invocation))
 
 
@@ -101,11 +105,11 @@ def earlier(plan: Plan) -> dict[str, Path]:
     return kept
 
 
-def follow(course: Course, outcome: Outcome) -> None:
+def follow(course: Course, outcome: Outcome, order: Search | None = None) -> None:
     """The first cell that can be trusted is the baseline of those behind it. Raises Interrupted, StorageError."""
     baseline: tuple[CellSpec, Path] | None = None
-    with Stages(len(course.plan.cells)) as stages, course.tracker:
-        for item in course.plan.cells:
+    with Stages(order.most if order else len(course.plan.cells)) as stages, course.tracker:
+        for item in order or course.plan.cells:
             stages.cell(item.cell.name)
             if attempt := course.taken_over.get(item.cell.name):
                 outcome.attempts.append(attempt)
@@ -113,8 +117,13 @@ def follow(course: Course, outcome: Outcome) -> None:
             else:
                 attempt = new_attempt(course.plan.directory / item.cell.name)
                 measure(course, begin(course, item, attempt, baseline), stages, outcome)
-            if baseline is None and is_trusted(read(attempt)):
+            record = read(attempt)
+            if order:
+                order.tell(record)
+            if baseline is None and is_trusted(record):
                 baseline = item.cell.spec, attempt
+        if order:
+            course.tracker.expect(len({*outcome.attempts} - {*course.taken_over.values()}))
 
 
 def measure(course: Course, attempt: cell.Attempt, stages: Stages, outcome: Outcome) -> None:

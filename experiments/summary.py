@@ -48,11 +48,12 @@ def conclude(
     campaign: dict[str, Any] | None = None,
     untracked: Sequence[Path] = (),
     stopped: str | None = None,
+    search: dict[str, Any] | None = None,
 ) -> int:
     """Print table and JSON line of these records; returns the exit code.
 
     `decided`: records of decisions about these cells. `campaign`: what its file says in sum. `untracked`: records that
-    the tracking store lacks. `stopped`: why what was to follow was not begun.
+    the tracking store lacks. `stopped`: why what was to follow was not begun. `search`: what it found.
     """
     judged = [record for record, _ in (*records, *decided) if record.get("kind") != "leave_one_out"]
     verdicts = [Verdict(**{key: record[key] for key in ("status", "verdict", "rule", "reason")}) for record in judged]
@@ -70,9 +71,11 @@ def conclude(
         print(*untracked, sep="\n", file=sys.stderr)
     if stopped:
         print(f"\n{stopped}", file=sys.stderr)
+    if search:
+        print("\nsearch: {best} ({metric} {value}), {measured} of {of} cells; {stopped}".format(**search))
     remarks: dict[str, Any] = {"error": stopped, "untracked": [str(path) for path in untracked]}
     lines = [ledger.entry(record, str(path)) for record, path in decided]
-    remarks |= {"campaign": campaign}
+    remarks |= {"campaign": campaign, "search": search}
     content = {"cells": [cell(record, path) for record, path in records], "decisions": lines or decisions(records)}
     print_line(content | {key: value for key, value in remarks.items() if value}, code)
     return code

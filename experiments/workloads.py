@@ -44,7 +44,7 @@ def prepare(cell: CellSpec, directory: Path) -> Data:
     measured, warmup = _prompts(cell.workload)
     path = Path(cell.workload.dataset_path) if cell.workload.dataset_path else _file(directory, ".json", measured)
     check_dataset(path, cell.workload)
-    rows, task_sha256 = _task_rows(cell.task, directory)
+    rows, task_sha256 = task_rows(cell.task, directory)
     return Data(
         dataset=path,
         dataset_sha256=sha256(path.read_bytes()),
@@ -52,6 +52,22 @@ def prepare(cell: CellSpec, directory: Path) -> Data:
         task_rows=rows,
         task_sha256=task_sha256,
     )
+
+
+def task_rows(task: TaskSpec, directory: Path) -> tuple[tuple[Row, ...], str | None]:
+    """A task's examples and questions, and the hash of the file that they come from. Raises ConfigError."""
+    if task.name == "none":
+        return (), None
+    wanted = task.num_shots + task.num_questions
+    if task.data_path:
+        path = Path(task.data_path)
+    else:
+        rows = problems(task.seed, wanted)
+        path = _file(directory, ".jsonl", "".join(json.dumps(vars(row)) + "\n" for row in rows))
+    read = read_rows(path)
+    if len(read) < wanted:
+        raise ConfigError("task.num_questions", f"{path} has {len(read)} rows; {task.num_shots} examples come first")
+    return tuple(read[:wanted]), sha256(path.read_bytes())
 
 
 def warm_up(client: GenerateClient, prompts: tuple[str, ...], input_len: int | None) -> None:
@@ -105,21 +121,6 @@ def _to_continue(cell: CellSpec, directory: Path) -> Data:
     texts = _worked(wanted.seed, wanted.num_prompts, cell.workload.num_shots)
     path = _file(directory, ".jsonl", "".join(json.dumps({"text": asked}) + "\n" for asked, _ in texts))
     return Data(dataset=path, dataset_sha256=sha256(path.read_bytes()), warmup=(), task_rows=(), task_sha256=None)
-
-
-def _task_rows(task: TaskSpec, directory: Path) -> tuple[tuple[Row, ...], str | None]:
-    if task.name == "none":
-        return (), None
-    wanted = task.num_shots + task.num_questions
-    if task.data_path:
-        path = Path(task.data_path)
-    else:
-        rows = problems(task.seed, wanted)
-        path = _file(directory, ".jsonl", "".join(json.dumps(vars(row)) + "\n" for row in rows))
-    read = read_rows(path)
-    if len(read) < wanted:
-        raise ConfigError("task.num_questions", f"{path} has {len(read)} rows; {task.num_shots} examples come first")
-    return tuple(read[:wanted]), sha256(path.read_bytes())
 
 
 def _file(directory: Path, suffix: str, text: str) -> Path:

@@ -30,17 +30,21 @@ if TYPE_CHECKING:
     Checked = tuple[tuple[GateResult, ...], CellEvidence]
 
 EXACT = ("byte_parity", "logit_digest")
-NO_TASK = "a golden record has no task answers"
+NO_TASK = "the golden record has no task answers"
+OTHER_TASK = "the golden record answered other questions"
+NOT_ASKED = "no task configured"
 
 
-def record(spec: CellSpec, client: GenerateClient, dataset: Path | None = None) -> Checked:
+def record(
+    spec: CellSpec, client: GenerateClient, task: TaskAnswers | None = None, dataset: Path | None = None
+) -> Checked:
     """What can be asked of a server alone, and its evidence."""
     theirs = arm.live(
         client,
         arm.attempt(lambda: arm.ask(spec.gate, client, None, dataset)),
         requests=spec.gate.pollution_requests,
         accept=Missing("nothing was measured"),
-        task=Missing(NO_TASK),
+        task=arm.given(task, NOT_ASKED),
     )
     needs = needs_of(spec, None)
     return judge_all(spec, None, arm.stored(CellEvidence()), theirs, needs, NOT_FORCED), theirs.evidence()
@@ -67,7 +71,7 @@ def against(
         arm.attempt(partial(probe.again, client, known)),
         requests=spec.gate.pollution_requests,
         accept=arm.given(accept, "no accept length"),
-        task=arm.given(task, "no task was run"),
+        task=arm.given(task, NOT_ASKED),
     )
     arms = drifting(golden, spec, theirs)
     needs = golden_needs(spec, reference, arms)
@@ -84,7 +88,8 @@ def against(
 
 def drifting(golden: Golden, spec: CellSpec, theirs: Arm) -> tuple[Arm, Arm]:
     """Both arms with the accept length over the prompts they answer alike: other tokens are accepted otherwise."""
-    ours = replace(arm.stored(golden.evidence), task=None)
+    same = golden.evidence.task is not None and incomparable(golden, theirs) is None
+    ours = replace(arm.stored(golden.evidence), task=golden.evidence.task if same else None)
     if isinstance(theirs.probe, Missing):
         return ours, replace(theirs, accept=theirs.probe)
     assert isinstance(ours.probe, Probe)
@@ -101,12 +106,23 @@ def drifting(golden: Golden, spec: CellSpec, theirs: Arm) -> tuple[Arm, Arm]:
 
 
 def golden_needs(spec: CellSpec, reference: Reference, arms: tuple[Arm, Arm]) -> dict[str, Need]:
-    """As of any change, but that a record has no task answers, and that answers all different have no drift."""
+    """As of any change, but that a record may lack the task's answers, and that answers all different have no drift."""
     needs = needs_of(spec, reference.change)
-    floor = needs_of(spec, None, absent=NO_TASK)["task_score"]
     if isinstance(arms[0].accept, Missing) and not isinstance(arms[1].probe, Missing):
         needs["accept_drift"] = Need("not_applicable", arms[0].accept.reason)
-    return needs | {"task_score": floor}
+    if absent := incomparable(reference.golden, arms[1]):
+        needs["task_score"] = needs_of(spec, None, absent=absent)["task_score"]
+    return needs
+
+
+def incomparable(golden: Golden, theirs: Arm) -> str | None:
+    """Why the record says nothing of the task that was run; None if it does."""
+    known, answered = golden.evidence.task, theirs.task
+    if known is None:
+        return NO_TASK
+    if answered is None or isinstance(answered, Missing):
+        return NOT_ASKED
+    return None if (known.name, known.data_hash) == (answered.name, answered.data_hash) else OTHER_TASK
 
 
 def forced(

@@ -18,7 +18,8 @@ from pydantic import TypeAdapter
 from experiments.checks import registered_variants
 from experiments.record import write_atomically
 from experiments.ruler import model_revision
-from experiments.spec import EngineSpec, SpeculationSpec  # noqa: TC001 - pydantic reads the annotations
+from experiments.spec import EngineSpec, SpeculationSpec, TaskSpec  # noqa: TC001 - pydantic reads the annotations
+from gates.applicability import TABLE
 from gates.change import classify
 from gates.evidence import CellEvidence, Missing
 from gates.hardware import Hardware  # noqa: TC001 - as above
@@ -48,6 +49,8 @@ class Golden:
     env: dict[str, str]
     kernels: dict[str, str]
     evidence: CellEvidence
+    task: TaskSpec | None = None
+    """What `evidence.task` answers; its data are known by hash, not by where they lay."""
 
     def cell(self, candidate: CellSpec) -> CellSpec:
         """The cell it was taken from, for the class of change.
@@ -69,7 +72,7 @@ class Reference:
 
 
 def taken(spec: CellSpec, hardware: Hardware, evidence: CellEvidence) -> Golden:
-    """Pollution and task stay out: they are judged within an arm, or by other data.
+    """Pollution stays out: it is judged within an arm.
 
     So do a draft's files: which one it was does not matter to the bytes, and against a record of blocks of drafts every
     cell is a change of speculation.
@@ -83,7 +86,8 @@ def taken(spec: CellSpec, hardware: Hardware, evidence: CellEvidence) -> Golden:
         speculation=replace(spec.speculation, draft_path=None, sts_path=None, cost_table_path=None),
         env=spec.env,
         kernels=spec.kernels,
-        evidence=CellEvidence(probe=evidence.probe),
+        evidence=CellEvidence(probe=evidence.probe, task=evidence.task),
+        task=replace(spec.task, data_path=None) if evidence.task else None,
     )
 
 
@@ -121,7 +125,7 @@ def reference(cell: CellSpec) -> Reference | Missing:
 
     Raises GoldenError for a named file that is no record or does not fit, ChangeError as `classify` does.
     """
-    file = Path(cell.gate.golden) if cell.gate.golden else DIRECTORY / f"{cell.model.name}.json"
+    file = file_of(cell)
     if cell.gate.mode == "off" or not (cell.gate.golden or file.exists()):
         return Missing("no baseline")
     golden = read(file)
@@ -134,6 +138,18 @@ def reference(cell: CellSpec) -> Reference | Missing:
     if cell.gate.golden:
         raise GoldenError(f"{file}: {problem}")
     return Missing(f"no baseline; the golden record {problem}")
+
+
+def file_of(cell: CellSpec) -> Path:
+    return Path(cell.gate.golden) if cell.gate.golden else DIRECTORY / f"{cell.model.name}.json"
+
+
+def asking(cell: CellSpec, found: Reference) -> CellSpec:
+    """The cell with the record's task, where its class of change is held to one and it names none itself."""
+    task, wanted = found.golden.task, TABLE["task_score"][found.change.class_] == "required"
+    if cell.task.name != "none" or task is None or not wanted:
+        return cell
+    return replace(cell, task=replace(task, data_path=cell.task.data_path))
 
 
 def misfit(golden: Golden, cell: CellSpec, change: Change) -> str | None:

@@ -195,6 +195,14 @@ def one_bit(_: float) -> None:
         return (combine(out, weights).view(torch.int32) ^ 1).view(torch.float32)
 
 
+def last_bit(_: float) -> None:
+    """The reference of `moe_combine` has the last bit of every value the other way round, and nobody is told."""
+
+    @variant("moe_combine")
+    def changed(out: Tensor, weights: Tensor) -> Tensor:
+        return (combine(out, weights).view(torch.int32) ^ 1).view(torch.float32)
+
+
 def kernel_ignored(_: float) -> None:
     """The variants that were asked for are forgotten, and the references run."""
     initialise = Kernels.__init__
@@ -290,6 +298,7 @@ FAULTS: dict[str, Callable[[float], None]] = {
         leaked_seed,
         swapped_tokens,
         one_bit,
+        last_bit,
         kernel_ignored,
         near_ties_flip,
         jitter,

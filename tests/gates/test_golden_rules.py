@@ -158,10 +158,53 @@ def test_a_declaration_that_contradicts_the_difference_is_refused(named):
 def test_a_task_is_not_compared_but_its_floor_binds(against, named):
     task = replace(named, task=TaskSpec(name="gsm8k"))
     gates, verdict, _ = against(task, ToyClient(), task=answers(400, 500))
-    assert (gates["task_score"].reason, verdict.verdict) == ("a golden record has no task answers", "baseline")
+    assert (gates["task_score"].reason, verdict.verdict) == ("the golden record has no task answers", "baseline")
     floored = replace(task, task=replace(task.task, floor=0.9))
     assert against(floored, ToyClient(), task=answers(400, 500))[1].rule == "gate:task_score"
     assert against(floored, ToyClient(), task=answers(460, 500))[1].verdict == "baseline"
+
+
+TASK = TaskSpec(name="gsm8k", num_questions=500, parallel=8, data_path="of this machine.jsonl")
+DECLARED = ChangeSpec(rounding="declared", reason="rounds elsewhere")
+
+
+@pytest.fixture
+def with_task(spec, tmp_path):
+    """The cell with a task, told of a record that answered it 480 times of 500."""
+    _, evidence = record(spec, ToyClient(), answers(480, 500))
+    store.write(tmp_path / "task.json", store.taken(replace(spec, task=TASK), HERE, evidence))
+    assert TASK.data_path not in (tmp_path / "task.json").read_text()
+    return replace(spec, task=TASK, gate=replace(spec.gate, golden=str(tmp_path / "task.json")))
+
+
+@pytest.mark.parametrize(("correct", "verdict"), [(478, "baseline"), (440, "reject")])
+@pytest.mark.parametrize("change", [ChangeSpec(), DECLARED], ids=["same", "declared"])
+def test_a_record_with_a_task_binds_it_question_by_question(against, with_task, change, correct, verdict):
+    gates, found, _ = against(replace(with_task, change=change), ToyClient(), task=answers(correct, 500))
+    assert (gates["task_score"].required, found.verdict) == (True, verdict)
+    assert f"{480 - correct} lost, 0 gained of 500" in gates["task_score"].reason
+
+
+def test_other_questions_are_not_paired_with_the_record_s(against, with_task):
+    gates, verdict, _ = against(with_task, ToyClient(), task=answers(100, 500, data_hash="other"))
+    assert (gates["task_score"].status, verdict.verdict) == ("not_applicable", "baseline")
+    assert "other questions" in gates["task_score"].reason
+
+
+def test_declared_rounding_without_the_task_is_undecided_and_says_so(against, with_task):
+    untold = replace(with_task, task=TaskSpec(), change=DECLARED)
+    gates, verdict, _ = against(untold, ToyClient())
+    task = gates["task_score"]
+    assert (task.status, task.required, task.reason) == ("not_applicable", True, "no task configured")
+    assert verdict.verdict != "reject"
+
+
+def test_a_check_asks_the_record_s_task_where_the_class_is_held_to_one(with_task):
+    untold = replace(with_task, task=TaskSpec())
+    declared = replace(untold, change=DECLARED)
+    assert store.asking(declared, store.reference(declared)).task == replace(TASK, data_path=None)
+    assert store.asking(untold, store.reference(untold)).task.name == "none"
+    assert store.asking(with_task, store.reference(with_task)).task == TASK
 
 
 def other_weights(spec, directory: Path):

@@ -1,0 +1,132 @@
+"""A search measures what Optuna proposes, within its budget, and finds what is cheapest among what passes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from experiments.errors import ConfigError
+from experiments.search import Search, SearchSpec, ordered
+from experiments.sweep import Axis, SweepSpec, axes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tests.experiments.driver import Run
+
+pytest.importorskip("optuna")
+DEPTHS = {"depth": list(range(1, 13)), "kernel": ["a", "b", "c"]}
+GRID = axes([], SweepSpec(grid=DEPTHS))
+
+
+def cost(depth: int, kernel: int) -> float:
+    """Least, 1, at depth 8 with the second kernel."""
+    return 1 + 0.1 * (depth - 7) ** 2 + (kernel != 1)
+
+
+def searched(spec: SearchSpec, *, rejected: Callable[[str], bool] = lambda _: False) -> tuple[Search, list[str]]:
+    names = [f"{depth}{kernel}" for depth in DEPTHS["depth"] for kernel in DEPTHS["kernel"]]
+    cells: Any = [SimpleNamespace(cell=SimpleNamespace(name=name)) for name in names]
+    search, visited = Search(spec, GRID, cells), []
+    for item in search:
+        name = item.cell.name
+        visited.append(name)
+        value = cost(int(name[:-1]) - 1, "abc".index(name[-1]))
+        verdict = "reject" if rejected(name) else "inconclusive"
+        search.tell({"status": "valid", "verdict": verdict, "metrics": {"mean_tpot_ms": value}})
+    return search, visited
+
+
+def test_it_begins_at_the_first_values_and_measures_no_cell_twice() -> None:
+    search, visited = searched(SearchSpec(cells=15))
+    assert visited[0] == "1a"
+    assert len(visited) == len({*visited}) == 15
+    assert search.result()["stopped"] == "budget of 15 cells"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_it_finds_better_cells_than_chance_would(seed: int) -> None:
+    search, _ = searched(SearchSpec(cells=15, seed=seed))
+    assert search.result()["value"] <= 1.5  # 7 of 36 cells are as good
+
+
+def test_a_rejected_cell_is_never_the_best() -> None:
+    search, visited = searched(SearchSpec(cells=30), rejected=lambda name: name.endswith("b"))
+    assert any(name.endswith("b") for name in visited)
+    assert not search.result()["best"].endswith("b")
+    assert search.result()["value"] >= 2
+
+
+def test_where_nothing_passes_there_is_no_best() -> None:
+    search, _ = searched(SearchSpec(cells=4), rejected=lambda _: True)
+    assert (search.result()["best"], search.result()["measured"]) == (None, 4)
+
+
+def test_a_budget_beyond_all_cells_measures_all_once() -> None:
+    search, visited = searched(SearchSpec(cells=1000))
+    assert len(visited) == len({*visited}) == 36
+    assert search.result()["stopped"] == "every cell measured"
+    assert search.result()["best"] == "8b"
+
+
+def test_a_budget_of_time_ends_after_the_cell_that_passed_it() -> None:
+    search, visited = searched(SearchSpec(cells=30, seconds=1e-9))
+    assert len(visited) == 1
+    assert "1e-09 s" in search.result()["stopped"]
+
+
+def configs(search: Mapping[str, Any], grid: Mapping[str, Any]) -> Any:
+    from omegaconf import OmegaConf  # noqa: PLC0415
+
+    usual = {"cells": 0, "seconds": None, "metric": "mean_tpot_ms", "seed": 1}
+    return [OmegaConf.create({"cells": [], "sweep": {"grid": grid, "zip": {}}, "search": usual | dict(search)})]
+
+
+@dataclass
+class Planned:
+    cells: tuple[int, ...]
+
+
+@pytest.mark.parametrize(
+    ("search", "grid", "cells", "words"),
+    [
+        ({"cells": -1}, {"a": [1, 2]}, 2, "no budget"),
+        ({"cells": 2, "seconds": 0}, {"a": [1, 2]}, 2, "no budget"),
+        ({"cells": 2}, {}, 1, "nothing to choose from"),
+        ({"cells": 2}, {"a": [1, 2]}, 4, "multiplied by -m"),
+        ({"cells": 2, "metric": "speed"}, {"a": [1, 2]}, 2, "search.metric: 'speed' is not one of"),
+    ],
+)
+def test_what_is_no_search_is_refused(search: Any, grid: Any, cells: int, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        ordered(configs(search, grid), [Planned(tuple(range(cells)))])  # type: ignore[list-item]
+
+
+def test_without_a_budget_there_is_no_search_and_without_optuna_it_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans: Any = [Planned((1, 2))]
+    assert ordered(configs({}, {"a": [1, 2]}), plans) is None
+    assert isinstance(ordered(configs({"cells": 1}, {"a": [1, 2]}), plans), Search)
+    monkeypatch.setattr("experiments.search.find_spec", lambda _: None)
+    with pytest.raises(ConfigError, match=r"pip install 'ling-bench\[search\]'"):
+        ordered(configs({"cells": 1}, {"a": [1, 2]}), plans)
+
+
+def test_a_point_finds_its_cell() -> None:
+    search = Search(SearchSpec(cells=1), [Axis("a", (("a=1",),) * 3, True), Axis("b", (("b=1",),) * 4, True)], [])
+    assert [search.index((a, b)) for a in range(3) for b in range(4)] == [*range(12)]
+
+
+@pytest.mark.process
+def test_run_py_searches_and_says_what_it_found(run_py: Callable[..., Run]) -> None:
+    run = run_py("experiment=search", "search.cells=3")
+    assert run.code == 0, run.err
+    found, cells = run.line["search"], run.line["cells"]
+    assert (found["measured"], found["of"], found["stopped"]) == (3, 14, "budget of 3 cells")
+    assert len(cells) == 3
+    assert cells[0]["name"] == "nextn-1-2_moe_align=reference"
+    assert cells[0]["verdict"] == "baseline"
+    best = min(cells, key=lambda cell: cell["mean_tpot_ms"])
+    assert (found["best"], found["value"]) == (best["name"], best["mean_tpot_ms"])
