@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 import torch
 
+from ling_runtime.memory.window import Window
 from ling_runtime.speculation import verification
 from ling_runtime.speculation.dspark import proposer, rejection
 from ling_runtime.speculation.dspark.planner import GlobalPlanner
+from ling_runtime.speculation.dspark.proposer import DsparkProposer
 from ling_runtime.speculation.noise import Stream, uniform
-from tests.ling_runtime.speculation.dspark.toy import COST, DRAFTS, Server, Toy, check
-from tests.ling_runtime.speculation.exact import SUSPICIOUS, sampling
+from tests.ling_runtime.speculation.dspark.toy import COST, DRAFTS, START, VOCAB, Server, Texts, Toy, check
+from tests.ling_runtime.speculation.exact import SUSPICIOUS, p_value, sampling
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -68,6 +70,22 @@ def test_a_cap_gives_the_tokens_of_rows_that_were_never_computed(rule: str) -> N
     capped, compact = (Server(Toy.random(7, "rnn"), rule, mode) for mode in ("cap-accept", "compact"))
     assert capped.answers(wishes) == compact.answers(wishes)
     assert capped.lengths == compact.lengths
+
+
+def test_drafts_are_drawn_at_the_temperature_of_their_request() -> None:
+    """Output would be exact at another temperature too, and refused more often."""
+    toy, each = Toy.random(5, "vanilla"), 1000
+    wishes = [sampling(seed=seed, temperature=t) for t in (0.5, 2.0) for seed in range(each)]
+    window = Window(slots=tuple(range(1, 2 * each + 1)), starts=(1,) * (2 * each), rows=DRAFTS + 1)
+    texts = Texts([[*START, 3]] * (2 * each))
+    drawing = DsparkProposer(toy, toy, texts, steps=DRAFTS)  # type: ignore[arg-type]
+    proposal = drawing.propose(window, torch.full((2 * each,), 3), wishes)
+    assert proposal.probabilities is not None
+    narrow, wide = proposal.probabilities[0, 0], proposal.probabilities[each, 0]
+    torch.testing.assert_close(narrow, wide**4 / (wide**4).sum())
+    for first, q in ((0, narrow), (each, wide)):
+        drawn = np.bincount(proposal.drafts[first : first + each, 0], minlength=VOCAB).astype(float)
+        assert p_value(drawn, q.numpy()) > SUSPICIOUS
 
 
 # Planted faults -------------------------------------------------------------------------------------------------------
