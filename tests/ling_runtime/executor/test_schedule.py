@@ -137,6 +137,12 @@ def test_a_real_planner_verifies_fewer_rows_and_never_none(build: Build, dspark:
     assert counted["verify_requests"] < counted["verified_rows"] < 8 * counted["verify_requests"]
 
 
+def test_a_slot_s_next_request_has_a_schedule_of_its_own(dspark: Build) -> None:
+    executor = dspark(Drawn(packed=True))
+    before, after = (generate(executor, prompt_of(1, 20), TOKENS, warm(5)) for _ in range(2))
+    assert (before.slot, before.tokens, before.steps) == (after.slot, after.tokens, after.steps)
+
+
 def test_a_ragged_window_lays_out_what_it_has() -> None:
     window = Window(slots=(3, 1, 2), starts=(5, 30, 16), rows=4, counts=(2, 4, 1))
     assert window.real_rows == 7
