@@ -11,6 +11,7 @@ and the number of threads). Exit code 2 for arguments or files that do not fit.
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from pathlib import Path
 
@@ -100,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--device", choices=("cpu", "cuda"), default="cpu")
     add("--dtype", choices=("float32", "bfloat16"), default="float32")
     add("--num-threads", type=_positive, metavar="N", help="of torch; a cost table is bound to it")
-    add("--out", type=Path, required=True, metavar="FILE")
+    add("--out", type=_file, required=True, metavar="FILE")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parts = parser.add_subparsers(required=True, metavar="collect|fit|profile")
 
@@ -109,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     part.add_argument("--num-prompts", type=_positive, default=64, metavar="N", help="generated prompts")
     part.add_argument("--seed", type=int, default=3, help="of the generated prompts")
     part.add_argument("--max-new-tokens", type=_positive, default=256, metavar="N", help="behind each prompt")
-    part.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0: greedy, the default")
+    part.add_argument("--temperature", type=_temperature, default=0.0, metavar="T", help="0: greedy, the default")
     part.add_argument("--max-running-requests", type=_positive, default=8, metavar="N")
     part.set_defaults(run=run_collect)
 
@@ -132,6 +133,21 @@ def _positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value}: must be at least 1")
     return value
+
+
+def _temperature(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text}: must be a number of at least 0")
+    return value
+
+
+def _file(text: str) -> Path:
+    """Checked before minutes of work, not after."""
+    path = Path(text)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text}: is a directory; expected a file")
+    return path
 
 
 if __name__ == "__main__":

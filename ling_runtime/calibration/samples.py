@@ -68,8 +68,9 @@ def _checked(path: Path, identity: Identity) -> dict[str, Any]:
         raw = torch.load(path, weights_only=True)
     except (RuntimeError, pickle.UnpicklingError) as error:
         raise ConfigError(f"--samples {path}: cannot be read ({error})") from error
-    if not isinstance(raw, dict) or not {"logits", "prefix_mask"} <= raw.keys():
-        raise ConfigError(f"--samples {path}: expected logits and prefix_mask")
+    keys = ("logits", "prefix_mask")
+    if not isinstance(raw, dict) or not all(isinstance(raw.get(key), torch.Tensor) for key in keys):
+        raise ConfigError(f"--samples {path}: expected the tensors logits and prefix_mask")
     ours = asdict(identity)
     shape = tuple(raw["logits"].shape)
     if len(shape) != 2 or not shape[0] or shape[1] != identity.gamma or raw["prefix_mask"].shape != shape:

@@ -111,6 +111,9 @@ def test_samples_of_something_else_are_refused(tmp_path: Path, change: dict[str,
     (tmp_path / "a.pt").write_bytes(b"half")
     with pytest.raises(ConfigError, match="no file that torch has saved"):
         filed.read([tmp_path / "a.pt"], IDENTITY)
+    torch.save({"logits": [1.0], "prefix_mask": [1]}, tmp_path / "a.pt")
+    with pytest.raises(ConfigError, match="the tensors logits and prefix_mask"):
+        filed.read([tmp_path / "a.pt"], IDENTITY)
 
 
 def test_a_profile_really_runs_its_cells(executor: StepExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,3 +200,19 @@ def test_the_three_commands_make_what_the_server_takes(
     assert not load_cost(str(cost), here, allow_fallback=False).value.flat
     assert run(monkeypatch, "fit", draft, "--samples", prompts, "--out", sts) == 2
     assert "no file that torch has saved" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--temperature", "-1", "--out", "samples.pt"), "--temperature: -1: must be a number of at least 0"),
+        (("--temperature", "nan", "--out", "samples.pt"), "--temperature: nan"),
+        (("--out", "."), "--out: .: is a directory"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_the_work(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], named: str
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run(monkeypatch, "collect", "draft", *arguments)
+    assert named in capsys.readouterr().err

@@ -138,7 +138,7 @@ def test_a_real_planner_verifies_fewer_rows_and_never_none(build: Build, dspark:
 
 
 def test_a_slot_s_next_request_has_a_schedule_of_its_own(dspark: Build) -> None:
-    executor = dspark(Drawn(packed=True))
+    executor = dspark(schedule=Drawn(packed=True))
     before, after = (generate(executor, prompt_of(1, 20), TOKENS, warm(5)) for _ in range(2))
     assert (before.slot, before.tokens, before.steps) == (after.slot, after.tokens, after.steps)
 

@@ -19,7 +19,12 @@ from tests.ling_runtime.speculation.dspark.toy import COST, DRAFTS, START, VOCAB
 from tests.ling_runtime.speculation.exact import SUSPICIOUS, p_value, sampling
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
+
+    from ling_runtime.executor.interface import RowSampling
+    from ling_runtime.speculation.interface import Proposal
 
 RULES = ("classic", "block")
 HEADS = ("vanilla", "gated", "rnn")
@@ -72,20 +77,36 @@ def test_a_cap_gives_the_tokens_of_rows_that_were_never_computed(rule: str) -> N
     assert capped.lengths == compact.lengths
 
 
+def drawn(toy: Toy, wishes: Sequence[RowSampling]) -> Proposal:
+    """Drafts of as many requests, all after the same two tokens."""
+    requests = len(wishes)
+    window = Window(slots=tuple(range(1, requests + 1)), starts=(1,) * requests, rows=DRAFTS + 1)
+    texts = Texts([[START[0], 3]] * requests)
+    drawing = DsparkProposer(toy, toy, texts, steps=DRAFTS)  # type: ignore[arg-type]
+    return drawing.propose(window, torch.full((requests,), 3), wishes)
+
+
 def test_drafts_are_drawn_at_the_temperature_of_their_request() -> None:
     """Output would be exact at another temperature too, and refused more often."""
-    toy, each = Toy.random(5, "vanilla"), 1000
+    each = 1000
     wishes = [sampling(seed=seed, temperature=t) for t in (0.5, 2.0) for seed in range(each)]
-    window = Window(slots=tuple(range(1, 2 * each + 1)), starts=(1,) * (2 * each), rows=DRAFTS + 1)
-    texts = Texts([[*START, 3]] * (2 * each))
-    drawing = DsparkProposer(toy, toy, texts, steps=DRAFTS)  # type: ignore[arg-type]
-    proposal = drawing.propose(window, torch.full((2 * each,), 3), wishes)
+    proposal = drawn(Toy.random(5, "vanilla"), wishes)
     assert proposal.probabilities is not None
     narrow, wide = proposal.probabilities[0, 0], proposal.probabilities[each, 0]
     torch.testing.assert_close(narrow, wide**4 / (wide**4).sum())
     for first, q in ((0, narrow), (each, wide)):
-        drawn = np.bincount(proposal.drafts[first : first + each, 0], minlength=VOCAB).astype(float)
-        assert p_value(drawn, q.numpy()) > SUSPICIOUS
+        counts = np.bincount(proposal.drafts[first : first + each, 0], minlength=VOCAB).astype(float)
+        assert p_value(counts, q.numpy()) > SUSPICIOUS
+
+
+def test_a_confidence_does_not_know_the_draft_it_speaks_of() -> None:
+    """Or whether a draft is verified would depend on what it is."""
+    proposal = drawn(Toy.random(5, "vanilla"), [sampling(seed=seed) for seed in range(200)])
+    assert proposal.confidence is not None
+    assert len(proposal.drafts[:, 0].unique()) > 3
+    assert len(proposal.confidence[:, 0].unique()) == 1
+    said = {(int(draft), float(c)) for draft, c in zip(proposal.drafts[:, 0], proposal.confidence[:, 1], strict=True)}
+    assert len(said) == len(proposal.drafts[:, 0].unique()) == len({c for _, c in said})
 
 
 # Planted faults -------------------------------------------------------------------------------------------------------
