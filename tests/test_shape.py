@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -38,3 +39,9 @@ def test_every_module_has_its_line_in_the_structure_page() -> None:
     page = (ROOT / "docs/structure.md").read_text()
     missing = [str(p.relative_to(ROOT)) for p in SOURCES if p.name != "__init__.py" and f"`{p.name}`" not in page]
     assert not missing
+
+
+def test_no_two_test_files_share_a_name() -> None:
+    """pytest imports test files by their base names."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert not [name for name, count in names.items() if count > 1]
