@@ -1,7 +1,12 @@
-"""How the ranks of a run find each other: at a file, so there is no port to be taken."""
+"""How the ranks of a run find each other and part: at a file, so there is no port to be taken.
+
+The surprise: parting needs care. A rank that closes its connections while another still reads the last sum from them
+fails that one, so each waits at the file until all have done their last step.
+"""
 
 from __future__ import annotations
 
+import time
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -27,8 +32,13 @@ def join(rank: int, size: int, meeting: Path, device: torch.device) -> Iterator[
         yield Ranks()
         return
     backend = "nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, init_method=f"file://{meeting}", rank=rank, world_size=size, timeout=PATIENCE)
+    store = dist.FileStore(str(meeting), size)  # type: ignore[attr-defined]  # public, but not in torch's own list
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
     try:
         yield Ranks.of()
+        done = store.add("done", 1)
+        while done < size:  # a dead rank is not waited for: whoever started the ranks ends them all
+            time.sleep(0.01)
+            done = store.add("done", 0)
     finally:
         dist.destroy_process_group()
