@@ -199,6 +199,7 @@ def test_a_killed_parent_leaves_nothing_behind(
     assert wait_until(lambda: all(map(gone, halves.values())), 10)
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_two_pairs_take_the_steps_of_one_with_twice_the_rows_and_stop_together_at_a_signal(
     running: Callable[..., subprocess.Popen[str]], options: TrainOptions
@@ -207,7 +208,7 @@ def test_two_pairs_take_the_steps_of_one_with_twice_the_rows_and_stop_together_a
     halves = halves_of(options)
     run.send_signal(signal.SIGTERM)
     said, _ = run.communicate(timeout=60)
-    assert run.returncode == 128 + signal.SIGTERM
+    assert run.returncode == 128 + signal.SIGTERM, said
     assert "go on with --resume" in said
     assert set(halves) == {"target-0", "draft-0", "target-1", "draft-1"}
     assert all(map(gone, halves.values()))
