@@ -41,7 +41,7 @@ check: install ## Format, lint, types, quick tests (under a minute)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy $(PACKAGES)
-	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal -m 'not slow and not gpu and not process'
+	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal -m 'not slow and not gpu and not process and not whole'
 
 doctor: ## Say what this machine can run, and how to get what it lacks (also before make install)
 	$(or $(wildcard $(BIN)/python),$(PYTHON)) -m experiments.doctor

@@ -18,6 +18,8 @@ from analysis.pairs import contrasts
 from analysis.sequence import always_valid, log_capital
 from analysis.simulation import Effect, simulate, wander
 
+pytestmark = pytest.mark.whole
+
 MACHINES = pytest.mark.parametrize("machine", [CPU, GPU], ids=["two cores", "one GPU"])
 PLANTED = pytest.mark.parametrize(("machine", "step"), [(CPU, 0.03), (GPU, 0.01)], ids=["two cores", "one GPU"])
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from experiments.comparison.course import Venture
 
+pytestmark = pytest.mark.whole
+
 
 @pytest.fixture(scope="module")
 def composed() -> Iterator[Callable[[list[str]], Any]]:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from tests.ling_runtime.conftest import WriteDraft
     from tests.ling_runtime.executor.driving import Build, Stream
 
+pytestmark = pytest.mark.whole
+
 TOKENS = 32
 VARIANTS: dict[str, dict[str, Any]] = {
     "8": {},

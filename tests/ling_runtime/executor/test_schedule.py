@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from tests.ling_runtime.conftest import WriteDraft
     from tests.ling_runtime.executor.driving import Build, Stream
 
+pytestmark = pytest.mark.whole
+
 TOKENS = 40
 GAMMA = 8
 SLOPE = AdditiveTable(1.0, Curve((1,), (0.0,)), Curve((1, 73), (0.0, 4.0)))

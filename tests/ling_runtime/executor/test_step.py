@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from ling_runtime.executor.step import StepExecutor
     from tests.ling_runtime.executor.driving import Build
 
+pytestmark = pytest.mark.whole
+
 TOKENS = 48
 
 

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
     from ling_runtime.executor.step import StepExecutor
 
+pytestmark = pytest.mark.whole
+
 CONTEXT = 64
 NEGATIVE = {
     "/generate": 60,

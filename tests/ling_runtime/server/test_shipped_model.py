@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from ling_runtime.executor.step import StepExecutor
     from ling_runtime.tokenizer import Tokenizer
 
+pytestmark = pytest.mark.whole
+
 CLIENTS = 8
 TOKENS = 24
 

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from ling_runtime.tokenizer import Tokenizer
     from tests.ling_runtime.conftest import WriteDraft
 
+pytestmark = pytest.mark.whole
+
 VOCAB, LENGTH = 8, 3
 PROMPT = (3, 1, 4, 1, 5)
 WISHES = SamplingParams(temperature=0.9, top_p=0.97, min_p=0.02, top_k=7, ignore_eos=True)

@@ -19,6 +19,8 @@ from ling_runtime.training.tokenizer import EOS_ID, PAD_ID, SPECIALS, VOCAB_SIZE
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.whole
+
 SCRIPTS = (
     "The quick brown fox, 1234 times!",
     "Съешь ещё этих мягких булок",

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from ling_runtime.config import ModelConfig
 
+pytestmark = pytest.mark.whole
+
 
 @pytest.fixture(scope="module")
 def rows(tiny_directory: Path) -> tuple[Tensor, list[list[Span]]]:

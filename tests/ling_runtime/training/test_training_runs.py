@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from ling_runtime.config import ModelConfig
 
+pytestmark = pytest.mark.whole
+
 RECIPE = Recipe(schedule=Schedule(4e-3, 40, rise=5))
 
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from ling_runtime.executor.interface import RowSampling
     from ling_runtime.speculation.interface import Proposal
 
+pytestmark = pytest.mark.whole
+
 RULES = ("classic", "block")
 HEADS = ("vanilla", "gated", "rnn")
 MODES = ("static", "cap-accept", "compact")

@@ -22,6 +22,8 @@ from ling_runtime.speculation.dspark.schedule import Planned
 if TYPE_CHECKING:
     from ling_runtime.executor.step import StepExecutor
 
+pytestmark = pytest.mark.whole
+
 SHIPPED = Path(__file__).parents[4] / "ling_runtime/checkpoints"
 CHECKPOINTS = Checkpoints(
     target=str(SHIPPED / "ling_tiny"),
