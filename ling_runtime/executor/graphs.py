@@ -7,6 +7,7 @@ even a length to size a tensor, which is why its operators are the device varian
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 import torch
@@ -35,13 +36,13 @@ DEVICE_VARIANTS = {
 """What a captured step needs: operators that take lengths from the device."""
 
 
-class Recorded:
+class Recorded(ABC):
     """Work on persistent buffers that can be run launch by launch, or recorded once and replayed."""
 
     _graph: torch.cuda.CUDAGraph | None = None
 
-    def run(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def run(self) -> None: ...
 
     def capture(self) -> None:
         """Record `run`, after one eager run that compiles its kernels and does its work; recording does none."""
