@@ -52,10 +52,12 @@ def starts(item: Prepared) -> Mapping[str, Command]:
     spec, dataset = item.cell.spec, item.data.dataset
     if spec.calibrates:
         return dict(calibration.commands(spec, dataset, Path()).items())
-    port = free_port()
+    port, engine = free_port(), engine_of(spec)
+    url = f"http://{HOST}:{port}"
     return {
-        "server": engine_of(spec).command(spec, port=port, served_name=spec.model.name),
-        "client": bench_serving.command(spec, url=f"http://{HOST}:{port}", dataset=dataset),
+        "server": engine.command(spec, port=port, served_name=spec.model.name),
+        "client": bench_serving.command(spec, url=url, dataset=dataset),
+        **engine.lines(spec, url, item.data),
     }
 
 
@@ -87,6 +89,8 @@ def machine_checks(plan: Plan) -> Iterator[Check]:
 
 
 def _memory(item: Prepared) -> Check:
+    if not Path(item.cell.spec.model.path).is_dir():
+        return "memory", True, f"not known: {item.cell.spec.model.path} is not on this machine's disk"
     size = sum(file.stat().st_size for file in Path(item.cell.spec.model.path).glob("*.safetensors"))
     available = psutil.virtual_memory().available
     detail = f"{available / 2**30:.1f} GiB available for a checkpoint of {size / 2**30:.2f} GiB"

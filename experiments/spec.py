@@ -133,6 +133,8 @@ class TaskSpec:
     name: Literal["none", "gsm8k"] = "none"
     data_path: str | None = None
     """JSONL in GSM8K's form; None: generated word problems."""
+    shots_path: str | None = None
+    """JSONL whose first rows are the examples; None: those are the data's own first rows, which are then not asked."""
     num_questions: int = 50
     num_shots: int = 5
     max_new_tokens: int = 512
