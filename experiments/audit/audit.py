@@ -1,4 +1,4 @@
-"""The audit as calls: of a launch of SGLang, and of what a study says about its cells.
+"""The audit of one launch of SGLang: everything that the rules look at is gathered, then they are asked.
 
 The surprise: an SGLang that is not there is a finding like any other. What takes no installation is said all the same,
 so that a preset can be audited on the laptop on which it is written.
@@ -9,19 +9,18 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from experiments.audit import claims, hardware
+from experiments import environment
+from experiments.audit import hardware
 from experiments.audit.finding import Finding, worst_first
 from experiments.audit.installed import TESTED, installed
 from experiments.audit.launch import Launch, written_flags
 from experiments.audit.model import model
 from experiments.audit.rules import RULES
-from experiments.gpu import gpus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from experiments.command import Command
-    from experiments.spec import CellSpec, ClaimSpec
 
 MODEL, DRAFT = "--model-path", "--speculative-draft-model-path"
 
@@ -34,7 +33,7 @@ def launch_of(command: Command, gpu: str | None) -> Launch:
         written=written,
         env=command.env,
         installed=bare.installed,
-        gpus=hardware.declared(gpu) if gpu else hardware.seen(gpus()),
+        gpus=hardware.declared(gpu) if gpu else hardware.seen(environment.capture()["gpus"]),
         target=model(bare.text(MODEL)),
         draft=model(bare.text(DRAFT)),
         inherited={name: value for name, value in os.environ.items() if name.startswith(("SGLANG_", "SGL_"))},
@@ -58,17 +57,3 @@ def installation(launch: Launch) -> Iterator[Finding]:
         remedy = f"pip install sglang=={TESTED}, or compare with care"
         source = "the installed package"
         yield Finding("sglang-untested", "warning", "engine.command", reason, source, remedy)
-
-
-def audit_claims(cell: CellSpec, said: ClaimSpec, launch: Launch | None) -> tuple[Finding, ...]:
-    """Of any engine's cell. Pure but for the model's config.json."""
-    target = launch.target if launch else model(cell.model.path)
-    draft = launch.draft if launch else model(cell.speculation.draft_path)
-    window = launch.window if launch else cell.speculation.window
-    found = [
-        *claims.accept_length(said, window, draft),
-        *claims.expert_bytes(said, window, launch.size("--tp-size") if launch else 1, target),
-        *claims.floor(cell, target),
-        *claims.tiled_prompts(cell),
-    ]
-    return worst_first(found)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from experiments.audit.finding import Finding
+from experiments.audit.model import model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,9 +24,18 @@ SAME = 0.02
 MOST_ROWS = 64
 
 
-def accept_length(claims: ClaimSpec, window: int | None, draft: Model | None) -> Iterator[Finding]:
+def audit_claims(cell: CellSpec, claims: ClaimSpec) -> Iterator[Finding]:
+    target, draft = model(cell.model.path), model(cell.speculation.draft_path)
+    window, ranks = cell.speculation.window, cell.engine.tp_size or 1
+    yield from accept_length(claims, window, draft)
+    yield from expert_bytes(claims, window, ranks, target)
+    yield from floor(cell, target)
+    yield from tiled_prompts(cell)
+
+
+def accept_length(claims: ClaimSpec, window: int, draft: Model | None) -> Iterator[Finding]:
     claimed = claims.accept_length
-    if claimed is None or window is None or claimed <= window:
+    if claimed is None or claimed <= window:
         return
     trained = f"; {draft.name} has blocks of {draft.block_size}" if draft and draft.block_size else ""
     reason = f"{claimed:g} tokens a step cannot come out of a window of {window} rows{trained}"
@@ -35,10 +45,10 @@ def accept_length(claims: ClaimSpec, window: int | None, draft: Model | None) ->
     yield Finding("accept-length-impossible", "error", "claims.accept_length", reason, source, remedy)
 
 
-def expert_bytes(claims: ClaimSpec, window: int | None, ranks: int, target: Model | None) -> Iterator[Finding]:
+def expert_bytes(claims: ClaimSpec, window: int, ranks: int, target: Model | None) -> Iterator[Finding]:
     """The more rows a step verifies, the more experts it reads."""
     claimed = claims.expert_mb
-    if claimed is None or window is None or target is None or target.experts is None:
+    if claimed is None or target is None or target.experts is None:
         return
     most, expected = (f(window, ranks) for f in (target.experts.most_mb, target.experts.expected_mb))
     if expected * (1 - SAME) <= claimed <= most * (1 + SAME):

@@ -88,6 +88,7 @@ def _own() -> list[str]:
     return list(spec.submodule_search_locations or []) if spec else []
 
 
+@functools.cache
 def _asked(python: str) -> list[str]:
     asked = subprocess.run([python, "-c", WHERE], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     places: list[str] = json.loads(asked.stdout) if asked.returncode == 0 else []

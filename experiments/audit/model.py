@@ -65,6 +65,7 @@ class Model:
     """Published accuracies by harness."""
 
 
+@functools.cache
 def model(path: str | None) -> Model | None:
     """Of a directory or a hub name; None where nothing is known."""
     if path is None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from experiments import plan, preview, summary
+from experiments.audit import report
 from experiments.checks import checked
 from experiments.clients.bench_serving import check_installed
 from experiments.comparison import campaign
@@ -57,6 +58,7 @@ def main(configs: Sequence[DictConfig]) -> int:
             return preview.dry_run([venture.plan])
         if study.preflight:
             return preview.preflight([venture.plan])
+        report.announce([venture.plan])
         invocation = call(venture)
         tracker = open_tracker(study, invocation)
     except ConfigError as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from experiments.audit.audit import audit, launch_of
 from experiments.command import Command
 from experiments.engines import sglang_activation
 from experiments.engines.command_line import argv
@@ -18,6 +19,7 @@ from experiments.engines.sglang_flags import environment, flags
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from experiments.audit.finding import Finding
     from experiments.spec import CellSpec
 
 PROGRAM = (sys.executable, "-m", "sglang.launch_server")
@@ -35,6 +37,10 @@ class SGLang(Engine):
     def command(self, cell: CellSpec, *, port: int, served_name: str) -> Command:
         line = argv(cell, PROGRAM, flags(cell, port, served_name))
         return Command((*line, *cell.engine.extra_args), environment(cell))
+
+    def audit(self, cell: CellSpec) -> tuple[Finding, ...]:
+        command = self.command(cell, port=0, served_name=cell.model.name)
+        return audit(launch_of(command, cell.engine.gpu))
 
     def expected(self, cell: CellSpec) -> dict[str, Any]:
         return sglang_activation.expected(cell)

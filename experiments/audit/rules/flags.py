@@ -60,7 +60,7 @@ def well_formed(launch: Launch) -> Iterator[Finding]:
 def once(launch: Launch) -> Iterator[Finding]:
     counts = Counter(launch.canonical(written) for written, _ in launch.written)
     for name in (name for name, count in counts.items() if count > 1):
-        reason = f"given {counts[name]} times; only the last counts, {' '.join(launch.flags[name]) or 'set'}"
+        reason = f"given {counts[name]} times; only the last counts"
         yield Finding("flag-repeated", "warning", name, reason, _source(launch), "give it once")
 
 
