@@ -40,8 +40,8 @@ def accept_length(claims: ClaimSpec, window: int, draft: Model | None) -> Iterat
     trained = f"; {draft.name} has blocks of {draft.block_size}" if draft and draft.block_size else ""
     reason = f"{claimed:g} tokens a step cannot come out of a window of {window} rows{trained}"
     needed = -int(-claimed // 1) - 1
-    remedy = f"a draft of {needed} tokens and more (the post measured 9.95 with a block of 16), or at most {window}"
-    source = "post: DSpark results; an accept length counts the bonus token"
+    remedy = f"a draft of {needed} tokens and more, or at most {window}"
+    source = "an accept length counts the bonus token; post: its 9.95 came from blocks of 16"
     yield Finding("accept-length-impossible", "error", "claims.accept_length", reason, source, remedy)
 
 

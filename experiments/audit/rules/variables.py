@@ -35,7 +35,7 @@ def known(launch: Launch) -> Iterator[Finding]:
             continue
         near = nearest(name, (one.name for one in table.values() if one.deprecated is None))
         reason = "nothing in this version reads it: a no-op, started without a word"
-        source = f"{launch.installed.source} environ" + (" and post: launch command" if name in IN_POST else "")
+        source = f"{launch.installed.source} environ" + ("; post: launch command" if name in IN_POST else "")
         remedy = f"leave it out; the nearest real name is {near}" if near else "leave it out; no name is like it"
         yield Finding("variable-unknown", "error", name, reason, source, remedy)
 
