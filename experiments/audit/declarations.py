@@ -78,12 +78,9 @@ def overrides(sources: Mapping[str, str]) -> dict[str, frozenset[str]]:
     found: dict[str, set[str]] = {}
     for text in sources.values():
         for function in ast.walk(ast.parse(text)):
-            if not isinstance(function, ast.FunctionDef):
-                continue
-            for call in ast.walk(function):
-                if isinstance(call, ast.Call) and _called(call) == "declare_resolution":
-                    for keyword in call.keywords:
-                        found.setdefault(keyword.arg or "", set()).add(function.name)
+            if isinstance(function, ast.FunctionDef):
+                for field in _replaced(function):
+                    found.setdefault(field, set()).add(function.name)
     return {field: frozenset(functions) for field, functions in found.items()}
 
 
@@ -181,6 +178,18 @@ def _deprecated_variables(table: ast.Dict) -> Iterator[Variable]:
         if name and isinstance(value, ast.Call) and "Deprecated" in _called(value):
             told = [_text(one) for one in (*value.args, *(argument.value for argument in value.keywords))]
             yield Variable(name=name, deprecated=" ".join(filter(None, told)) or "removed without replacement")
+
+
+def _replaced(function: ast.FunctionDef) -> Iterator[str]:
+    """By calls of `declare_resolution`, or, where the function is a registered pass, by the dictionary it makes."""
+    passes = any("post_process" in _source(one) for one in function.decorator_list)
+    for node in ast.walk(function):
+        if isinstance(node, ast.Call) and _called(node) == "declare_resolution":
+            yield from filter(None, (keyword.arg for keyword in node.keywords))
+        elif passes and isinstance(node, ast.Return) and isinstance(node.value, ast.Dict):
+            yield from filter(None, map(_text, node.value.keys))
+        elif passes and isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+            yield from filter(None, [_text(node.slice)])
 
 
 def _string_lists(tree: ast.Module) -> Iterator[tuple[str, tuple[str, ...]]]:

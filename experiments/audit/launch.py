@@ -48,6 +48,10 @@ class Launch:
         flag = self.installed.flag(written) if self.installed else None
         return flag.name if flag else written
 
+    def overridden(self, field: str, by: str) -> bool:
+        """Whether the installed SGLang has a function that replaces what is given; taken for granted without one."""
+        return self.installed is None or by in self.installed.overrides.get(field, ())
+
     def has(self, flag: str) -> bool:
         return flag in self.flags
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from experiments.audit.rules import attention, flags, memory, speculation, variables, verification
+from experiments.audit.rules import attention, communication, flags, memory, speculation, variables, verification
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,5 +20,6 @@ RULES: tuple[Rule, ...] = (
     *speculation.RULES,
     *verification.RULES,
     *attention.RULES,
+    *communication.RULES,
     *memory.RULES,
 )

@@ -28,6 +28,7 @@ TRTLLM_CACHES = ("auto", "bf16", "fp8_e4m3")
 TRACK_INTERVAL = 256
 DRAFT_BACKEND = "--speculative-draft-attention-backend"
 BACKEND = "--attention-backend"
+RADIX_OFF = "--disable-radix-cache"
 
 
 def needs_blackwell(launch: Launch) -> Iterator[Finding]:
@@ -75,7 +76,8 @@ def host_lengths(launch: Launch) -> Iterator[Finding]:
 def page_size(launch: Launch) -> Iterator[Finding]:
     asked, decode = launch.number("--page-size"), launch.attention_backends[1] or ""
     allowed = PAGES.get(decode)
-    if asked and allowed and asked not in allowed:
+    overridden = launch.overridden("page_size", by="_mla_backend_page_constraints")
+    if asked and allowed and asked not in allowed and overridden:
         reason = f"{decode} has pages of {' or '.join(map(str, allowed))}; the server changes {asked} to 64"
         yield Finding("flag-overridden", "warning", "--page-size", reason, "sglang 0.5.23 overrides", "--page-size 64")
 
@@ -90,7 +92,7 @@ def cache_dtype(launch: Launch) -> Iterator[Finding]:
 
 def track_interval(launch: Launch) -> Iterator[Finding]:
     """Checkpoints of a recurrent state lie at page borders, a window apart at least."""
-    if launch.target is None or not launch.target.linear_attention or launch.has("--disable-radix-cache"):
+    if launch.target is None or not launch.target.linear_attention or launch.has(RADIX_OFF):
         return
     interval = launch.number("--mamba-track-interval") or TRACK_INTERVAL
     page = 64 if launch.attention_backends[1] in PAGES else launch.number("--page-size") or 1
@@ -102,7 +104,7 @@ def track_interval(launch: Launch) -> Iterator[Finding]:
 
 def overlap(launch: Launch) -> Iterator[Finding]:
     """A recurrent state in the radix cache needs the extra buffer, or the scheduler waits for every step."""
-    if launch.target is None or not launch.target.linear_attention or launch.has("--disable-radix-cache"):
+    if launch.target is None or not launch.target.linear_attention or launch.has(RADIX_OFF):
         return
     backend = launch.text("--linear-attn-backend") or "triton"
     strategy = launch.text("--mamba-radix-cache-strategy") or "auto"
@@ -115,4 +117,17 @@ def overlap(launch: Launch) -> Iterator[Finding]:
         yield Finding("overlap-off", "error", "--mamba-radix-cache-strategy", reason, source, remedy)
 
 
-RULES = (needs_blackwell, draft_backend, host_lengths, page_size, cache_dtype, track_interval, overlap)
+def radix_off(launch: Launch) -> Iterator[Finding]:
+    backend = launch.text("--linear-attn-backend") or "triton"
+    overlaps = not launch.has("--disable-overlap-schedule") and backend == "triton"
+    if launch.has(RADIX_OFF) and launch.target and launch.target.linear_attention and overlaps:
+        reason = (
+            "not needed to keep the overlap schedule: a recurrent state has an extra buffer in the radix cache by now"
+        )
+        source = "sglang 0.5.23 overrides; post: launch command"
+        yield Finding(
+            "radix-cache-off", "note", RADIX_OFF, reason, source, "leave it out, or keep it as an A/B of its own"
+        )
+
+
+RULES = (needs_blackwell, draft_backend, host_lengths, page_size, cache_dtype, track_interval, overlap, radix_off)

@@ -50,8 +50,10 @@ def block_window(launch: Launch) -> Iterator[Finding]:
 def block_overrides(launch: Launch) -> Iterator[Finding]:
     if launch.algorithm not in BLOCK_FAMILY:
         return
+    hook = f"_handle_{launch.algorithm.lower()}"
     for flag in ("--speculative-num-steps", "--speculative-eagle-topk"):
-        if (value := launch.number(flag)) not in (None, 1):
+        overridden = launch.overridden(flag[2:].replace("-", "_"), by=hook)
+        if (value := launch.number(flag)) not in (None, 1) and overridden:
             reason = f"{launch.algorithm} drafts a block in one step; the server changes {value} to 1"
             yield Finding("flag-overridden", "warning", flag, reason, HOOK, "leave it out; it belongs to NEXTN")
 

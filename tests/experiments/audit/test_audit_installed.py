@@ -11,6 +11,7 @@ import pytest
 
 from experiments.audit import declarations
 from experiments.audit.installed import TESTED, Installed, installed, locate, read, version
+from experiments.audit.rules.communication import TURNED_OFF
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,6 +40,19 @@ def add_cli_args(parser):
 
 def _handle_dspark(server_args):
     declare_resolution(server_args, "_handle_dspark", plain=1)
+
+@register_post_process
+def _listed(view):
+    declared = {}
+    declared["listed"] = None
+    return declared
+
+@register_post_process
+def _many(view):
+    return {"many": [1]}
+
+def not_a_pass(view):
+    return {"literal": "rs"}
 """
 ENVIRON = """
 class Envs:
@@ -111,7 +125,7 @@ def test_a_tree_is_read_without_its_tests_and_without_what_comments_say(tree: Pa
     seen = read(tree, version(tree))
     assert seen.version == "0.9.1"
     assert seen.mentioned == {"SGLANG_READ", "SGLANG_IN_KERNEL"}
-    assert seen.overrides == {"plain": {"_handle_dspark"}}
+    assert seen.overrides == {"plain": {"_handle_dspark"}, "many": {"_many"}, "listed": {"_listed"}}
     assert seen.flag("--kinds") == seen.flag("--listed") == seen.flag("--lis")
 
 
@@ -159,10 +173,23 @@ def test_the_installed_sglang_knows_the_names_of_the_post(real: Installed) -> No
     }
 
 
-@pytest.mark.parametrize("hook", ["_handle_dspark", "_handle_eagle_family"])
-def test_the_overrides_that_rules_speak_of_are_in_the_installed_source(real: Installed, hook: str) -> None:
-    assert hook in real.overrides["speculative_num_draft_tokens"]
-    assert "_handle_dspark" in real.overrides["speculative_num_steps"] & real.overrides["speculative_eagle_topk"]
+@pytest.mark.parametrize(
+    ("field", "function"),
+    [
+        *(
+            (f"speculative_{key}", f"_handle_{name}")
+            for key in ("num_steps", "eagle_topk")
+            for name in ("dspark", "dflash")
+        ),
+        ("speculative_num_draft_tokens", "_handle_eagle_family"),
+        ("page_size", "_mla_backend_page_constraints"),
+        *(("flashinfer_allreduce_fusion_backend", function) for function in TURNED_OFF.values()),
+    ],
+)
+def test_the_overrides_that_rules_speak_of_are_in_the_installed_source(
+    real: Installed, field: str, function: str
+) -> None:
+    assert function in real.overrides[field]
 
 
 PARSER = """

@@ -20,6 +20,7 @@ STATIC = {"SGLANG_RAGGED_VERIFY_MODE": "static"}
 KDA = {"SGLANG_OPT_FUSED_KDA_VERIFY": "1"}
 GLUE = {"SGLANG_ENABLE_METADATA_GLUE_GRAPH": "1"}
 RING = "--enable-linear-replayssm-spec"
+FUSION = "--flashinfer-allreduce-fusion-backend auto"
 FP8 = {"target": "inclusionAI/Ling-3.0-flash-fp8"}
 
 PAIRS = {
@@ -44,6 +45,14 @@ PAIRS = {
         ("--attention-backend flashmla --page-size 32", {}, "warning"),
         ("--attention-backend flashmla --page-size 64", {}, None),
         ("--attention-backend fa3 --page-size 16", {}, None),
+        (f"--tp-size 4 {FUSION} --enable-deterministic-inference", {}, "warning"),
+        (f"--tp-size 4 {FUSION} --enforce-disable-flashinfer-allreduce-fusion", {}, "warning"),
+        (f"--tp-size 4 {FUSION}", {}, None),
+    ],
+    "radix-cache-off": [
+        (f"{DSPARK} --disable-radix-cache", {}, "note"),
+        (f"{DSPARK} --disable-radix-cache --disable-overlap-schedule", {}, None),
+        (DSPARK, {}, None),
     ],
     "draft-block": [
         (f"{DSPARK} --speculative-dspark-block-size 16", {}, "warning"),
@@ -71,6 +80,8 @@ PAIRS = {
         (f"{NEXTN} --speculative-use-rejection-sampling --speculative-adaptive", {}, None),
         (f"{DSPARK} --speculative-adaptive", {}, "warning"),
         (f"{DSPARK} --speculative-draft-window-size 512", {}, "warning"),
+        (FUSION, {}, "warning"),
+        (f"--tp-size 4 {FUSION}", {}, None),
         ("--linear-replayssm-cache-len 32", {}, "warning"),
         ("--linear-replayssm-cache-len 32 --enable-linear-replayssm", {}, None),
     ],
