@@ -38,9 +38,9 @@ def test_a_run_says_it_on_stderr_and_files_it_in_the_record(run_py: Callable[...
     shown = run_py(IMPOSSIBLE)
     assert shown.code == 0
     assert f"error: accept-length-impossible: claims.accept_length: {REASON}" in shown.err
-    assert [(one["code"], one["severity"], one["reason"]) for one in shown.record()["findings"]] == [
-        ("accept-length-impossible", "error", REASON)
-    ]
+    (finding,) = shown.record()["findings"]
+    assert (finding["code"], finding["severity"], finding["reason"]) == ("accept-length-impossible", "error", REASON)
+    assert shown.line["cells"][0]["findings"] == [finding]
 
 
 @pytest.mark.parametrize("mode", [(), ("mode=ab", "ab.candidate=[speculation.num_steps=2]", "ab.prompts=1")])
