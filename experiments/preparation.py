@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments import environment, plan, ruler, workloads
+from experiments.audit import cells
 from experiments.checks import checked
 from experiments.clients.bench_serving import check_installed
 from experiments.composition import convert
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from omegaconf import DictConfig
 
+    from experiments.audit.finding import Finding
     from experiments.spec import CellSpec, GateSpec, StudySpec
 
 STUDY = r"[A-Za-z0-9_+-][A-Za-z0-9_.+-]*"
@@ -40,6 +42,8 @@ class Prepared:
     identity: str
     golden: Reference | Missing
     """What a cell without a baseline is held against."""
+    findings: tuple[Finding, ...] = ()
+    """What the audit has to say about it."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,8 @@ def with_data(cell: plan.Cell, study: StudySpec, golden: Reference | Missing) ->
         cost_table=artifact(speculation.cost_table_path),
         hardware=environment.hardware_class(machine),
     )
-    return Prepared(cell, data, plan.identity(cell.spec, inputs), golden)
+    findings = () if study.audit == "off" else cells.audit(cell.spec, study.claims)
+    return Prepared(cell, data, plan.identity(cell.spec, inputs), golden, findings)
 
 
 def check_programs(cell: CellSpec, study: StudySpec) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from experiments import plan, preview, summary
+from experiments.audit import report
 from experiments.checks import checked
 from experiments.comparison import campaign
 from experiments.comparison.ab import Bench
@@ -56,6 +57,7 @@ def main(configs: Sequence[DictConfig]) -> int:
             return preview.dry_run([venture.plan])
         if study.preflight:
             return preview.preflight([venture.plan])
+        report.announce([venture.plan])
         invocation = call(venture)
         tracker = open_tracker(study, invocation)
     except ConfigError as error:

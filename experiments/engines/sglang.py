@@ -11,6 +11,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from experiments.audit.audit import audit, launch_of
 from experiments.command import Command
 from experiments.engines import sglang_activation, sglang_checks, sglang_lines
 from experiments.engines.command_line import argv
@@ -22,6 +23,7 @@ from experiments.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from experiments.audit.finding import Finding
     from experiments.spec import CellSpec
     from experiments.workloads import Data
 
@@ -64,6 +66,10 @@ class SGLang(Engine):
 
     def lines(self, cell: CellSpec, url: str, data: Data) -> dict[str, Command]:
         return sglang_lines.lines(cell, url, data)
+
+    def audit(self, cell: CellSpec) -> tuple[Finding, ...]:
+        command = self.command(cell, port=0, served_name=cell.model.name)
+        return audit(launch_of(command, cell.engine.gpu))
 
     def expected(self, cell: CellSpec) -> dict[str, Any]:
         return sglang_activation.expected(cell)
