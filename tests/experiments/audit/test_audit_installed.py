@@ -205,8 +205,7 @@ print(json.dumps({name: [one.dest, one.nargs, sorted(map(str, one.choices or [])
 """
 
 
-@pytest.mark.whole
-@pytest.mark.process
+@pytest.mark.slow
 def test_what_is_read_is_what_its_own_parser_takes(real: Installed) -> None:
     """Spellings, fields, arity and choices of every flag, against SGLang's argparse."""
     asked = subprocess.run([sys.executable, "-c", PARSER], capture_output=True, text=True, timeout=120)
