@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from experiments.audit import declarations
+from experiments.audit import declared_flags, declared_variables
 from experiments.audit.audit import audit
 from experiments.audit.installed import TESTED, Installed, installed, locate, read, version
 from experiments.audit.rules.communication import TURNED_OFF
@@ -90,7 +90,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def test_flags_of_both_shapes_are_read_with_their_form() -> None:
-    flags = {one.name: one for one in declarations.flags({"fields": FIELDS, "calls": CALLS})}
+    flags = {one.name: one for one in declared_flags.flags({"fields": FIELDS, "calls": CALLS})}
     forms = {name: (one.takes, one.kind, one.choices, one.aliases) for name, one in flags.items()}
     assert forms == {
         "--plain": ("value", "int", (), ()),
@@ -113,10 +113,11 @@ def test_flags_of_both_shapes_are_read_with_their_form() -> None:
         "--renamed": "--plain",
     }
     assert flags["--old"].field == "field"
+    assert [name for name, one in flags.items() if one.refused] == ["--gone"]
 
 
 def test_variables_are_read_with_their_former_names() -> None:
-    assert {one.name: (one.kind, one.deprecated) for one in declarations.variables(ENVIRON)} == {
+    assert {one.name: (one.kind, one.deprecated) for one in declared_variables.variables(ENVIRON)} == {
         "SGLANG_ONE": ("EnvBool", None),
         "SGLANG_TWO": ("EnvIntWithAlias", None),
         "SGLANG_DOS": ("EnvStr", "use SGLANG_TWO"),
@@ -140,9 +141,12 @@ def test_the_package_of_the_named_interpreter_is_the_one_that_is_read(tree: Path
     python.write_text(f"#!/bin/sh\necho '[\"{tree}\"]'\n")
     python.chmod(0o755)
     assert locate(["numactl", "-N0", str(python), "-m", "sglang.launch_server"]) == tree
+    assert installed([str(python)]) is None  # no --model-path: its flags have moved to where nobody looks
+    (tree / "srt/server_args.py").write_text(f'{CALLS}parser.add_argument("--model-path")')
+    (tree / "_version.py").write_text("__version__ = '0.9.2'")
     found = installed([str(python), "-m", "sglang.launch_server"])
     assert found is not None
-    assert found.version == "0.9.1"
+    assert (found.version, found.flags["--gone"].deprecated) == ("0.9.2", "use --plain")
 
 
 def test_an_interpreter_that_is_not_there_or_has_no_sglang_has_none(tmp_path: Path) -> None:
