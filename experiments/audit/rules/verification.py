@@ -85,7 +85,7 @@ def ring_refused(launch: Launch) -> Iterator[Finding]:
 def confidence_head(launch: Launch) -> Iterator[Finding]:
     if launch.algorithm == "DSPARK" and RAGGED not in launch.env:
         reason = "the default mode is static: no confidence head is built, and every row of a block is verified"
-        remedy = "speculation.verify_mode=compact with cost table and temperatures, which schedules by confidence, or =static"
+        remedy = "speculation.verify_mode=compact, with cost table and temperatures, or =static to say so"
         yield Finding("confidence-head-absent", "note", RAGGED, reason, "sglang 0.5.23 ragged_verify", remedy)
 
 
