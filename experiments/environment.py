@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from experiments.engine import ROOT
+from experiments.child import ROOT
 from experiments.gpu import gpus
 from ling_runtime import processor
 
