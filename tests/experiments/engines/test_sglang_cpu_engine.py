@@ -11,12 +11,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from experiments.engines.registry import engine_of
 from hydra import compose, initialize_config_dir
 
 from experiments import schema
 from experiments.checks import checked
 from experiments.composition import convert
+from experiments.engines.registry import engine_of
 from experiments.engines.sglang_cpu import PLATFORM, PYTHON
 from experiments.errors import ConfigError
 from tests.experiments.driver import ROOT
