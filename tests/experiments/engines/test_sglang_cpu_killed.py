@@ -1,4 +1,7 @@
-"""A driver killed at any moment of a cell on the real SGLang: nothing of the server runs on, no port stays open."""
+"""A driver killed at any moment of a cell on the real SGLang: nothing of the server runs on, no port stays open.
+
+The load client is the stand-in, which saves half of the time; what it is killed by is the same.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ import pytest
 from experiments.errors import MEANING
 from experiments.ports import is_closed
 from tests.experiments.driver import attempts, begin, wait_for_stage
-from tests.experiments.engines.real_sglang import ENVIRONMENT, command, make_model, needs_it
+from tests.experiments.engines.real_sglang import command, make_model, needs_it
 from tests.experiments.processes import MARK, Family, wait_gone
 
 if TYPE_CHECKING:
@@ -56,7 +59,7 @@ def test_nothing_is_left_of_a_killed_run(tmp_path: Path, model: Path, turn: Turn
     small = ("workload.num_prompts=4", "workload.output_len=256", "workload.warmup_prompts=2", "tracking=none")
     line = command(tmp_path, model, "engine=sglang_cpu", "study=killed", *small)
     mark = str(tmp_path)
-    driver = begin(line, tmp_path, **ENVIRONMENT, **{MARK: mark})
+    driver = begin(line, tmp_path, **{MARK: mark})
     attempt = wait_for_stage(driver, tmp_path / "out", turn.stage, LAUNCH_S)
     time.sleep(turn.moment)
     assert driver.poll() is None, "the run ended before its signal"
