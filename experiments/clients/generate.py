@@ -21,6 +21,8 @@ Alternatives = tuple[tuple[tuple[float, int], ...], ...]
 TokenLogprobs = tuple[tuple[float | None, int], ...]
 
 BODY_HEAD = 300
+FLUSH_WAIT_S = 60.0
+"""An engine refuses to flush while it is busy, and SGLang still is for a moment after its last answer."""
 
 
 class ProtocolError(RuntimeError):
@@ -129,7 +131,7 @@ class GenerateClient:
         return self._json("GET", "/server_info")
 
     def flush_cache(self) -> None:
-        self._call("POST", "/flush_cache")
+        self._call("POST", f"/flush_cache?timeout={FLUSH_WAIT_S:g}")
 
     def _post(self, body: Mapping[str, Any]) -> Generation:
         start = time.perf_counter()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from experiments.engines.ling import Ling
 from experiments.engines.sglang import SGLang
+from experiments.engines.sglang_cpu import SGLangCpu
 from experiments.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ ENGINES: dict[str, Engine] = {
     for engine in (
         Ling(),
         SGLang(),
+        SGLangCpu(),
     )
 }
 
