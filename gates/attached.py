@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from experiments.clients.generate import ProtocolError
@@ -44,7 +44,7 @@ SECRET = re.compile(r"(^|_)(keys?|secret|password|credentials?|(auth|hf|access|a
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-def described(client: GenerateClient, asked: CellSpec, engine: Literal["ling", "sglang", "attach"]) -> CellSpec:
+def described(client: GenerateClient, asked: CellSpec, engine: str) -> CellSpec:
     """`asked` with engine, model, speculation and kernels as the server reports them. Raises ProtocolError."""
     info, model = client.server_info(), client.model_info()
     path = str(model.get("model_path"))
