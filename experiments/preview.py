@@ -52,11 +52,10 @@ def starts(item: Prepared) -> Mapping[str, Command]:
     spec, dataset = item.cell.spec, item.data.dataset
     if spec.calibrates:
         return dict(calibration.commands(spec, dataset, Path()).items())
-    port = free_port()
-    return {
-        "server": engine_of(spec).command(spec, port=port, served_name=spec.model.name),
-        "client": bench_serving.command(spec, url=f"http://{HOST}:{port}", dataset=dataset),
-    }
+    engine, port, name = engine_of(spec), free_port(), spec.model.name
+    server = {"server": engine.command(spec, port=port, served_name=name)} if engine.started else {}
+    url = spec.engine.url or f"http://{HOST}:{port}"
+    return {**server, "client": bench_serving.command(spec, url=url, dataset=dataset, served_name=name)}
 
 
 def preflight(plans: Sequence[Plan]) -> int:

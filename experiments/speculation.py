@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 KEYS: dict[Algorithm, tuple[str, ...]] = {
     "none": (),
+    "served": (),
     "nextn": ("num_steps", "num_draft_tokens"),
     "eagle3": ("num_steps", "num_draft_tokens", "draft_path"),
     "standalone": ("num_steps", "num_draft_tokens", "draft_path"),
@@ -71,7 +72,7 @@ def completed(speculation: SpeculationSpec, model: ModelSpec, engine: Engine) ->
         if key not in KEYS[algorithm]:
             raise ConfigError(f"speculation.{key}", foreign(algorithm, key))
     match algorithm:
-        case "none":
+        case "none" | "served":
             return speculation
         case "nextn":
             return _chain(speculation)

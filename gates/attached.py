@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from experiments.clients.generate import ProtocolError
 from experiments.spec import EngineSpec, ModelSpec, SpeculationSpec
-from gates.hardware import UNKNOWN, Hardware, here
+from gates.hardware import UNKNOWN, Hardware, here, launched_on
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,6 +73,11 @@ def reported(info: Mapping[str, Any]) -> dict[str, str]:
 def hardware(url: str, cell: CellSpec) -> Hardware:
     """This machine's for a server on it, else nothing is known."""
     return here(cell.engine.device, {}) if urlsplit(url).hostname in LOOPBACK else UNKNOWN
+
+
+def hardware_of(cell: CellSpec) -> Hardware:
+    """That of the cell's server, launched here or found at its URL."""
+    return hardware(cell.engine.url, cell) if cell.engine.url else launched_on(cell)
 
 
 def speculation(info: Mapping[str, Any]) -> SpeculationSpec:

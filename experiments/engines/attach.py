@@ -38,7 +38,7 @@ NOTE = "the server was not launched here; its cache was flushed before the load 
 
 class Attach(Engine):
     name = "attach"
-    algorithms: ClassVar = (SERVED, "none", "nextn", "dspark", "eagle3", "standalone", "ngram")
+    algorithms: ClassVar = ("served", "none", "nextn", "dspark", "eagle3", "standalone", "ngram")
     keys = ("url", "api_key_env")
     started = False
     hub = True
@@ -55,6 +55,7 @@ class Attach(Engine):
         _agree(asked, cell, found)
         told = _without_key(found.engine.reported, engine.api_key_env)
         own: dict[str, Any] = {"url": url, **{key: getattr(engine, key) for key in OWN[2:]}}
+        own |= dict.fromkeys(("num_threads", "max_running_requests", "random_seed"))  # not ours to say
         name = found.model.name if asked.model.name == SERVED else asked.model.name
         model = replace(found.model, name=name, tokenizer_path=_tokenizer(cell, found))
         return replace(found, engine=replace(found.engine, reported=told, **own), model=model)
@@ -104,7 +105,9 @@ def _refuse(cell: CellSpec) -> None:
     default = EngineSpec()
     for field in fields(EngineSpec):
         if field.name not in OWN and getattr(cell.engine, field.name) != getattr(default, field.name):
-            raise ConfigError(f"engine.{field.name}", "the server runs already; allowed: engine.url, engine.api_key_env")
+            raise ConfigError(
+                f"engine.{field.name}", "the server runs already; allowed: engine.url, engine.api_key_env"
+            )
     for group, given in {"env": cell.env, "kernels": cell.kernels}.items():
         if given:
             raise ConfigError(f"{group}.{next(iter(given))}", "a server that runs already cannot be given any")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from experiments.engines.attach import Attach
 from experiments.engines.ling import Ling
 from experiments.engines.sglang import SGLang
 from experiments.errors import ConfigError
@@ -20,6 +21,7 @@ ENGINES: dict[str, Engine] = {
     for engine in (
         Ling(),
         SGLang(),
+        Attach(),
     )
 }
 
