@@ -8,6 +8,7 @@ without one, and then no request leaves anything behind.
 from __future__ import annotations
 
 import time
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from experiments.clients.connection import BODY_HEAD, Connection, ProtocolError
@@ -23,11 +24,11 @@ TOKEN = "token_id:"  # noqa: S105 - how vLLM spells an id among logprobs
 
 
 class OpenAIClient(Connection):
-    """Of one served model."""
+    """Of the first model that is served."""
 
-    def __init__(self, base_url: str, timeout_s: float = 600.0, *, model: str, api_key_env: str | None = None) -> None:
-        super().__init__(base_url, timeout_s, api_key_env=api_key_env)
-        self._model = model
+    @cached_property
+    def _model(self) -> str:
+        return self.models()[0]
 
     def generate(
         self,
