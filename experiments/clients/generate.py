@@ -20,6 +20,9 @@ __all__ = ["Alternatives", "GenerateClient", "Generation", "ProtocolError", "Tok
 Alternatives = tuple[tuple[tuple[float, int], ...], ...]
 TokenLogprobs = tuple[tuple[float | None, int], ...]
 
+FLUSH_WAIT_S = 60.0
+"""An engine refuses to flush while it is busy, and SGLang still is for a moment after its last answer."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Generation:
@@ -105,7 +108,7 @@ class GenerateClient(Connection):
         return self.json("GET", "/server_info")
 
     def flush_cache(self) -> None:
-        self.call("POST", "/flush_cache")
+        self.call("POST", f"/flush_cache?timeout={FLUSH_WAIT_S:g}")
 
     def _post(self, body: Mapping[str, Any]) -> Generation:
         start = time.perf_counter()

@@ -82,7 +82,9 @@ class Arms:
             self.room = room(self._live["baseline"].supervisor_pid, before)
             if self._servers == "auto":
                 self.together = self.room is None or self.room.for_two
-            self._say(f"{'both servers alive' if self.together else 'servers in turn'}: {self.room or 'not launched here'}")
+            self._say(
+                f"{'both servers alive' if self.together else 'servers in turn'}: {self.room or 'not launched here'}"
+            )
             if self.together:
                 self._launch("candidate")
         except BaseException:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from experiments.engines.attach import Attach
 from experiments.engines.ling import Ling
 from experiments.engines.sglang import SGLang
+from experiments.engines.sglang_cpu import SGLangCpu
 from experiments.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ ENGINES: dict[str, Engine] = {
         Ling(),
         SGLang(),
         Attach(),
+        SGLangCpu(),
     )
 }
 

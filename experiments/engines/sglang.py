@@ -18,15 +18,15 @@ from experiments.engines.sglang_flags import environment, flags
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from experiments.spec import CellSpec
+    from experiments.spec import Algorithm, CellSpec
 
 PROGRAM = (sys.executable, "-m", "sglang.launch_server")
 
 
 class SGLang(Engine):
     name = "sglang"
-    algorithms: ClassVar = ("none", "nextn", "dspark", "eagle3", "standalone", "ngram")
-    keys: ClassVar = (*LAUNCH_KEYS, "gpu")
+    algorithms: ClassVar[tuple[Algorithm, ...]] = ("none", "nextn", "dspark", "eagle3", "standalone", "ngram")
+    keys: ClassVar[tuple[str, ...]] = (*LAUNCH_KEYS, "gpu")
     hub = True
 
     def check(self, cell: CellSpec) -> None:

@@ -75,7 +75,9 @@ class Vllm(Engine):
                 why = "is off, and stays so: vLLM empties its prefix cache only in development mode"
                 raise ConfigError(f"engine.flags.{name}", why)
         if cell.kernels:
-            raise ConfigError(f"kernels.{next(iter(cell.kernels))}", "are variants of our runtime; engine=vllm has none")
+            raise ConfigError(
+                f"kernels.{next(iter(cell.kernels))}", "are variants of our runtime; engine=vllm has none"
+            )
 
     def command(self, cell: CellSpec, *, port: int, served_name: str) -> Command:
         engine = cell.engine

@@ -87,7 +87,7 @@ def test_a_stream_that_breaks_off_is_no_answer(make_cell: Callable[..., CellSpec
 
 
 def test_refusals_name_call_status_and_body(client: GenerateClient) -> None:
-    refusal = r'POST /flush_cache: HTTP 404: \{"error": "not found"\}'
+    refusal = r'POST /flush_cache\?timeout=60: HTTP 404: \{"error": "not found"\}'
     with GenerateClient(client.base_url + "/nowhere") as lost, pytest.raises(ProtocolError, match=refusal):
         lost.flush_cache()
 
