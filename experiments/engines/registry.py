@@ -11,6 +11,7 @@ from experiments.engines.attach import Attach
 from experiments.engines.ling import Ling
 from experiments.engines.sglang import SGLang
 from experiments.engines.sglang_cpu import SGLangCpu
+from experiments.engines.vllm import Vllm
 from experiments.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ ENGINES: dict[str, Engine] = {
         Ling(),
         SGLang(),
         Attach(),
+        Vllm(),
         SGLangCpu(),
     )
 }

@@ -6,9 +6,12 @@ those accept length and step time would be guesses (docs/engines.md).
 
 from __future__ import annotations
 
-import importlib.util
 import re
+import shutil
+import subprocess
 import sys
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -45,8 +48,13 @@ ON_CPU = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": "1"}
 """Its threads stay on the cores that the server was given, and its cache takes a GiB; `env` may say otherwise."""
 QUIET = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 CACHING = re.compile(r"(no-)?enable-prefix-caching")
-VERSION_OF = "from importlib.metadata import distributions as d; print(*(x.version for x in d() if x.name in %r))"
-PACKAGES = ("vllm", "vllm-cpu")
+PYTHON = re.compile(r"python[\d.]*")
+ASK_VERSION = """
+from importlib.metadata import distributions
+print(*{one.version for one in distributions() if one.name in ("vllm", "vllm-cpu")})
+"""
+ANSWER_S = 60.0
+UNTOLD = "unknown"
 
 
 class Vllm(Engine):
@@ -94,8 +102,66 @@ class Vllm(Engine):
             "--port": port,
             "--served-model-name": served_name,
         }
-        own = {**child_env(engine.threads), **QUIET, **(ON_CPU if engine.device == "cpu" else {})}
+        own = {**child_env(engine.threads), "PYTHONPATH": "", **QUIET, **(ON_CPU if engine.device == "cpu" else {})}
         return Command((*argv(cell, PROGRAM, flags), *engine.extra_args), {**own, **cell.env})
 
     def client(self, cell: CellSpec, url: str, *, timeout_s: float = 600.0) -> OpenAIClient:
         return OpenAIClient(url, timeout_s)
+
+    def expected(self, cell: CellSpec) -> dict[str, Any]:
+        engine = cell.engine
+        asked = {
+            "model.path": cell.model.path,
+            "engine.version": engine.reported["version"],
+            "engine.dtype": engine.dtype,
+            "engine.device": engine.device,
+            "engine.context_length": engine.context_length,
+            "engine.tp_size": engine.tp_size,
+            "engine.random_seed": engine.random_seed,
+            "engine.prefix_caching": False,
+            "speculation.algorithm": "none",
+        }
+        return {key: value for key, value in asked.items() if value not in (None, "auto", UNTOLD)}
+
+    def observed(self, cell: CellSpec, info: Mapping[str, Any], log: str) -> dict[str, Any]:
+        told = configuration(log)
+        keys = {
+            "model.path": info["model_path"],
+            "engine.version": info["version"],
+            "engine.dtype": told.get("dtype", "").removeprefix("torch."),
+            "engine.device": told.get("device_config"),
+            "engine.context_length": info["max_model_len"],
+            "engine.tp_size": number(told.get("tensor_parallel_size")),
+            "engine.random_seed": number(told.get("seed")),
+            "engine.prefix_caching": {"True": True, "False": False}.get(told.get("enable_prefix_caching", "")),
+            "speculation.algorithm": "none"
+            if told.get("speculative_config") == "None"
+            else told.get("speculative_config"),
+        }
+        return {key: keys[key] for key in self.expected(cell)}
+
+
+def configuration(log: str) -> dict[str, str]:
+    """Settings of the line with which vLLM's engine announces itself; of nested ones the first part."""
+    line = re.search(r"Initializing a V1 LLM engine \([^)]*\) with config: (.*)", log)
+    return dict(re.findall(r"(\w+)=('[^']*'|[^,\s]*)", line[1])) if line else {}
+
+
+def number(text: str | None) -> int | None:
+    return int(text) if text and text.isdecimal() else None
+
+
+@cache
+def installed(program: tuple[str, ...]) -> str:
+    """Version of the vLLM that `program` runs; unknown where it is no Python. Raises ConfigError where none is."""
+    python = shutil.which(program[0])
+    if python is None:
+        why = f"{program[0]} does not exist; `make vllm-cpu` makes that of engine=vllm_cpu"
+        raise ConfigError("engine.command", why)
+    if not PYTHON.fullmatch(Path(python).name):
+        return UNTOLD
+    done = subprocess.run([python, "-c", ASK_VERSION], capture_output=True, text=True, timeout=ANSWER_S, check=True)
+    if not done.stdout.strip():
+        why = f"{python} has no vLLM; `make vllm-cpu` and engine=vllm_cpu, or name the program of another environment"
+        raise ConfigError("engine.command", why)
+    return done.stdout.strip()
