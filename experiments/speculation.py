@@ -67,7 +67,7 @@ def completed(speculation: SpeculationSpec, model: ModelSpec, engine: Engine) ->
     algorithm = speculation.algorithm
     if algorithm not in engine.algorithms:
         why = f"engine={engine.name} has no {algorithm}; allowed: {', '.join(engine.algorithms)}"
-        raise ConfigError("speculation.algorithm", why)
+        raise ConfigError("speculation.algorithm", f"{why} ({engine.without})" if engine.without else why)
     for key in given(speculation):
         if key not in KEYS[algorithm]:
             raise ConfigError(f"speculation.{key}", foreign(algorithm, key))

@@ -61,6 +61,7 @@ class Vllm(Engine):
     name = "vllm"
     backend = "vllm"
     algorithms: ClassVar = ("none",)
+    without = "it counts drafted steps and accepted tokens, and neither tells how many steps a request took"
     keys = (
         *("trust_remote_code", "tp_size", "dp_size", "mem_fraction_static", "attention_backend"),
         *("quantization", "kv_cache_dtype", "flags"),

@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from experiments import activation
+from experiments import activation, workloads
 from experiments.checks import checked
 from experiments.clients.bench_serving import command
 from experiments.clients.generate import GenerateClient, ProtocolError
+from experiments.comparison.arms import Arms
+from experiments.comparison.requests import requests
 from experiments.errors import ConfigError
+from experiments.machine import Cores
 from experiments.ports import free_port
 from experiments.spec import EngineSpec, ModelSpec, SpeculationSpec
 from tests.experiments.driver import FAKE_ENGINE, ROOT, Run, driver_env
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from analysis.pairs import Arm
     from experiments.spec import CellSpec
 
 pytestmark = pytest.mark.process
@@ -233,6 +237,23 @@ def test_one_server_is_not_two_arms(chain: str, tmp_path: Path) -> None:
     shown = attach(tmp_path, f"engine.url={chain}", "mode=ab", "ab.prompts=2")
     assert shown.code == 2
     assert f"engine.url: both arms are {chain}" in shown.line["error"]
+
+
+def test_arms_at_two_urls_are_both_there_and_nothing_is_launched(
+    attached: Callable[..., CellSpec], checkpoint: Path, chain: str, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    with somebody_s((sys.executable, str(FAKE_ENGINE)), checkpoint, *CHAIN) as other:
+        specs: dict[Arm, CellSpec] = {"baseline": checked(attached()), "candidate": checked(attached(url=other))}
+        data = workloads.prepare(specs["baseline"], tmp_path / "data")
+        asked = requests(specs["baseline"], data.dataset)[:1]
+        with Arms(specs, data, directory=tmp_path, cores=Cores(), servers="auto", say=said.append) as arms:
+            answers = [arms.slot(arm, 0, asked)[0] for arm in specs]
+    assert (arms.room, arms.together) == (None, True)
+    assert [answer.tokens for answer in answers] == [16, 16]
+    assert [seen["ok"] for seen in arms.activation.values()] == [True, True]
+    assert arms.commands == {"baseline": f"# {chain} runs already", "candidate": f"# {other} runs already"}
+    assert said == ["both servers alive: not launched here"]
 
 
 def test_a_server_that_has_changed_since_is_not_the_cell_s(attached: Callable[..., CellSpec], chain: str) -> None:

@@ -1,4 +1,4 @@
-"""The real vLLM on a CPU, launched twice by run.py: benchmarked, asked a task, gated byte by byte, recorded, and gone."""
+"""The real vLLM on a CPU, launched twice by run.py: benchmarked, asked a task, gated byte by byte, and gone."""
 
 from __future__ import annotations
 
