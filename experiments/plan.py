@@ -21,13 +21,15 @@ if TYPE_CHECKING:
     from experiments.spec import CellSpec, SpeculationSpec
 
 PATHS = (
-    *("model.path", "model.tokenizer_path", "workload.dataset_path", "task.data_path"),
+    *("model.path", "model.tokenizer_path", "workload.dataset_path", "task.data_path", "task.shots_path"),
     *("speculation.draft_path", "speculation.sts_path", "speculation.cost_table_path"),
 )
 """Where things lie on this machine; identity hashes their contents instead."""
 
 TOLD = ("change.", "engine.reported.")
 """A declaration is no axis, nor is what a server says of itself."""
+LABELLED = ("speculation.", "env.", "engine.flags.")
+"""Keys that a cell's label may stand for."""
 
 LIMITS = tuple(limits.KEYS.values())
 """They decide whether there is a result and not which."""
@@ -123,9 +125,9 @@ def _varying(flats: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _named(axes: Sequence[str], alike: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Axes that a name shows: of speculation only those in which cells `alike` by their label differ."""
+    """Axes that a name shows: of speculation and what goes with it those in which cells `alike` by label differ."""
     differing = _varying(alike)
-    return [key for key in axes if not key.startswith("speculation.") or key in differing]
+    return [key for key in axes if not key.startswith(LABELLED) or key in differing]
 
 
 def _brief(value: Any) -> str:

