@@ -16,6 +16,7 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from experiments import composition, schema
+from experiments.cluster import hydra_keys
 from experiments.errors import ConfigError, Interrupted
 from experiments.interrupts import interruptible, shielded
 
@@ -29,7 +30,7 @@ refused: list[ConfigError] = []
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")
 def compose(config: DictConfig) -> None:
     try:
-        configs.extend(composition.expand(config))
+        configs.extend(map(hydra_keys.translated, composition.expand(config)))
     except ConfigError as error:  # Hydra would explain it by a stack
         refused.append(error)
 
@@ -65,10 +66,13 @@ def run() -> int:
         return 0
     with shielded():  # a compiled module whose import was cut off cannot be imported again, not even to say why
         from experiments import study  # noqa: PLC0415 - as above
+        from experiments.cluster import launch  # noqa: PLC0415 - as above
         from experiments.comparison import course  # noqa: PLC0415 - as above
 
     if configs[0].mode in ("ab", "campaign"):
         return course.main(configs)
+    if configs[0].launcher.name != "none":
+        return launch.main(configs)
     return study.main(configs)
 
 

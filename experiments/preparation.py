@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from experiments import environment, plan, ruler, workloads
 from experiments.checks import checked, registered_variants
 from experiments.clients.bench_serving import check_installed
+from experiments.cluster import spec as cluster
 from experiments.composition import convert
 from experiments.errors import ConfigError
 from gates.change import Change, ChangeError, classify
@@ -98,6 +99,7 @@ def artifact(path: str | None) -> str | None:
 def check_study(study: StudySpec) -> None:
     if not re.fullmatch(STUDY, study.study):
         raise ConfigError("study", f"{study.study!r} cannot name a directory; allowed: letters, digits and any of _.+-")
+    cluster.check(study.launcher)
 
 
 def check_prompts(gate: GateSpec, data: workloads.Data) -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from experiments.cluster.spec import LauncherSpec
+
 Algorithm = Literal["none", "nextn", "dspark"]
 VerifyMode = Literal["static", "cap-accept", "compact"]
 
@@ -194,6 +196,7 @@ class StudySpec:
     output_dir: str = "outputs"
     tracking: TrackingSpec = field(default_factory=TrackingSpec)
     machine: MachineSpec = field(default_factory=MachineSpec)
+    launcher: LauncherSpec = field(default_factory=LauncherSpec)
     resume: bool = False
     """Take over cells whose identity already has a valid record in output_dir."""
     dry_run: bool = False
