@@ -45,11 +45,11 @@ def parser() -> argparse.ArgumentParser:
 def collect(output: Path, study: str | None, *, now: bool) -> int:
     """Raises ConfigError, Interrupted."""
     from experiments.cluster import collector, launch, queue  # noqa: PLC0415 - seconds of imports
-    from experiments.cluster.batch import PLACE, Batch  # noqa: PLC0415
+    from experiments.cluster.batch import Batch  # noqa: PLC0415
     from experiments.cluster.collector import Collector  # noqa: PLC0415
     from experiments.tracking import Untracked, open_tracker  # noqa: PLC0415
 
-    places = [*output.glob(f"{study or '*'}/{PLACE}/*/{queue.FILE}")]
+    places = [*output.glob(f"{study or '*'}/{queue.PLACE}/*/{queue.FILE}")]
     batches = sorted((Batch.read(place.parent) for place in places), key=lambda one: one.invocation.started_utc)
     if not batches:
         raise ConfigError("OUTPUT_DIR", f"no sweep went to a cluster from {output}; it is run.py's output_dir")

@@ -12,6 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from experiments.cluster.board import GO_ON
+from experiments.cluster.queue import PLACE
 from experiments.composition import build
 from experiments.plan import Cell, Invocation
 from experiments.record import FILE as RECORD
@@ -24,12 +26,8 @@ if TYPE_CHECKING:
 
     from experiments.preparation import Plan
 
-PLACE = "batches"
-"""Beside a study's cells."""
 FILE = "batch.json"
 TAKEN_OVER = "taken_over"
-GO_ON = ("unfinished", "interrupted", "preempted", "time_limit", "cancelled")
-"""Failures of an attempt that say nothing about its cell: a job that goes on repeats it."""
 
 Try = tuple[Path, dict[str, Any]]
 """An attempt and its record."""

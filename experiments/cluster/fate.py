@@ -21,7 +21,7 @@ from experiments.record import FILE, new_attempt, now, write_json
 from gates.verdict import INVALID
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from experiments.errors import FailureClass, Interrupted
@@ -41,32 +41,44 @@ def interrupted(directory: Path, names: Sequence[str], interrupt: Interrupted) -
     """Inside a job that is being stopped: say why in the record of the cell that was under way; go on if it may."""
     ignore()
     batch, job = Batch.read(directory), queue.this_job()
-    class_ = cause(job)
+    told = fields_of(job)
+    class_ = cause(told)
     for name in names:
         last = batch.last(name)
-        if last and last[1]["failure"] and last[1]["failure"]["class"] == "interrupted":
+        if last and (last[1]["failure"] or {}).get("class") == "interrupted":
             amend(*last, class_, f"{interrupt} to job {job}: {MEANING[class_]}")
     print(f"stopped by {interrupt}: {MEANING[class_]}", file=sys.stderr)
-    if class_ == "time_limit" and any(not batch.settled(name) for name in names):
-        go_on(batch, job)
+    if told.get("JobState") == "RUNNING" and any(not batch.settled(name) for name in names):
+        go_on(batch, class_, job)
     return INVALID
 
 
-def cause(job: str | None) -> FailureClass:
-    """Why this job is being stopped."""
+def fields_of(job: str | None) -> dict[str, str]:
+    """What Slurm says of this job; nothing outside of one."""
     told = queue.ask("scontrol", "show", "job", "--oneliner", job) if job and "SLURM_JOB_ID" in os.environ else None
-    fields = dict(re.findall(r"(\w+)=(\S*)", told or ""))
-    return CLASSES.get(fields.get("JobState", ""), "interrupted")
+    return dict(re.findall(r"(\w+)=(\S*)", told or ""))
 
 
-def go_on(batch: Batch, job: str | None) -> None:
-    """The same job once more, for what is not settled; Slurm ends this run of it."""
-    restarts, allowed = int(os.environ.get("SLURM_RESTART_COUNT", "0")), batch.study.launcher.requeues
-    if job is None or batch.study.launcher.name != "slurm":
-        return
-    if restarts >= allowed:
-        print(f"requeued {restarts} times (launcher.requeues={allowed}): the rest is not measured", file=sys.stderr)
-    elif queue.ask("scontrol", "requeue", job) is None:
+def cause(told: Mapping[str, str]) -> FailureClass:
+    """Why this job is being stopped. One that is being killed shows no more than that, and how often it was begun."""
+    if not told:
+        return "interrupted"
+    if int(told.get("Restarts", "0")) > restarts() or told.get("PreemptTime", "None") != "None":
+        return "preempted"
+    return "time_limit" if told["JobState"] == "RUNNING" else "cancelled"
+
+
+def restarts() -> int:
+    """Of the run of the job that this process is part of."""
+    return int(os.environ.get("SLURM_RESTART_COUNT", "0"))
+
+
+def go_on(batch: Batch, class_: FailureClass, job: str | None) -> None:
+    """The same job once more, for what is not settled: it has had notice, and would end for good where it stops."""
+    allowed = batch.study.launcher.requeues
+    if class_ == "time_limit" and restarts() >= allowed:
+        print(f"begun {restarts() + 1} times (launcher.requeues={allowed}): the rest is not measured", file=sys.stderr)
+    elif job is None or queue.ask("scontrol", "requeue", job) is None:
         print("Slurm did not requeue this job: the rest is not measured", file=sys.stderr)
 
 
@@ -86,16 +98,19 @@ def refuse(batch: Batch, cell: Cell, class_: FailureClass, message: str) -> None
 
 def settle(batch: Batch, job: queue.Job, names: Iterable[str]) -> None:
     """Those of these cells that a job had which is over: each has a record of what happened. Raises StorageError."""
-    class_ = CLASSES.get(job.state)
+    ended: FailureClass = CLASSES.get(job.state, "unfinished")
     for name in names:
         if name not in job.cells:
             continue
         last = batch.last(name)
+        class_ = (last[1]["failure"] or {}).get("class") if last else None
         if last is None:
-            refuse(batch, batch.cell(name), class_ or "unfinished", f"{job.told()}: it never came to this cell")
-        elif (last[1]["failure"] or {}).get("class") in ("unfinished", "interrupted"):
-            told = last[1]["failure"]
-            amend(*last, class_ or told["class"], f"{MEANING[class_] if class_ else told['message']}; {job.told()}")
+            refuse(batch, batch.cell(name), ended, f"{job.told()}: it never came to this cell")
+        elif class_ in ("preempted", "time_limit") and ended == "cancelled":
+            refuse(batch, batch.cell(name), ended, f"{job.told()}: it never came back to this cell")
+        elif class_ in ("unfinished", "interrupted", "cancelled") and ended != class_:
+            known = ended if ended != "unfinished" else class_
+            amend(*last, known, f"{MEANING[known]}; {job.told()}")
 
 
 def amend(attempt: Path, record: dict[str, Any], class_: FailureClass, message: str) -> None:

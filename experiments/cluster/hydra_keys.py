@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from experiments.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 TARGET = "hydra_plugins.ling_bench_launcher.SubmititNames"
 RENAMED = {"timeout_min": "time_min", "signal_delay_s": "notice_s", "max_num_timeout": "requeues", "cluster": "name"}
@@ -45,12 +45,7 @@ def launcher(asked: Mapping[str, Any]) -> dict[str, Any]:
     """One job per cell, as Hydra has it."""
     values = {RENAMED.get(key, key): value for key, value in asked.items() if key in (*RENAMED, *SAME)}
     if values["name"] == "slurm":
-        values |= {"cells_per_job": 1, "sbatch": [*others(asked)]}
+        more = {key: asked[key] for key in PLAIN if asked[key] is not None} | asked["additional_parameters"]
+        sbatch = {key.replace("_", "-"): "" if value is True else str(value) for key, value in more.items()}
+        values |= {"cells_per_job": 1, "sbatch": sbatch}
     return values
-
-
-def others(asked: Mapping[str, Any]) -> Iterator[str]:
-    more = {key: asked[key] for key in PLAIN if asked[key] is not None} | asked["additional_parameters"]
-    for key, value in more.items():
-        name = key.replace("_", "-")
-        yield name if value is True else f"{name}={value}"

@@ -43,7 +43,7 @@ def main(configs: Sequence[DictConfig]) -> int:
             if any(plan.study.preflight for plan in plans):
                 return preview.preflight(plans)
             check(configs, plans)
-            collectors = [begun(plan, held) for plan in plans]
+            collectors = begin(plans, held)
         except ConfigError as error:
             return summary.refuse(error)
         if not all(plan.study.launcher.wait for plan in plans):
@@ -57,6 +57,19 @@ def check(configs: Sequence[DictConfig], plans: Sequence[Plan]) -> None:
         raise ConfigError("launcher", "a search asks after each cell; allowed is launcher=none")
     if len({plan.study.launcher.name for plan in plans}) > 1:
         raise ConfigError("launcher", "several in one call; allowed: one for all cells")
+
+
+def begin(plans: Sequence[Plan], held: ExitStack) -> list[Collector]:
+    """All of them, or none. Raises ConfigError."""
+    collectors: list[Collector] = []
+    try:
+        for plan in plans:
+            collectors.append(begun(plan, held))  # noqa: PERF401 - what was begun has to be ended where one fails
+    except ConfigError:
+        for one in collectors:
+            queue.cancel(one.jobs)
+        raise
+    return collectors
 
 
 def begun(plan: Plan, held: ExitStack) -> Collector:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 Cluster = Literal["slurm", "local"]
 
 FILE = "jobs.json"
+PLACE = "batches"
+"""Of batches, beside a study's cells; each has a directory there that holds the file."""
 TIMEOUT_S = 10.0
 """For an answer of Slurm's; a controller that is busy is asked again later."""
 GONE = "GONE"
@@ -83,6 +85,11 @@ def refreshed(directory: Path, jobs: Jobs) -> Jobs:
     if told is None:
         return jobs
     return replace(jobs, jobs=tuple(job.heard(told.get(job.id, {})) for job in jobs.jobs))
+
+
+def cancel(jobs: Jobs) -> None:
+    ids = [job.id for job in jobs.jobs if not job.over]
+    ask("scancel" if jobs.cluster == "slurm" else "kill", *ids)
 
 
 def this_job() -> str | None:

@@ -6,7 +6,7 @@ sweep on the login node.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from experiments.errors import ConfigError
@@ -38,14 +38,14 @@ class LauncherSpec:
     """No other job on the node."""
     setup: tuple[str, ...] = ()
     """Shell lines before the program, for modules and environments."""
-    sbatch: tuple[str, ...] = ()
-    """Any other parameter of sbatch, as NAME=VALUE or NAME."""
+    sbatch: dict[str, str] = field(default_factory=dict, hash=False)
+    """Any other parameter of sbatch by its name without dashes; "": a bare flag."""
     wait: bool = True
     """false: submit and leave; `python -m experiments.collect` does the rest."""
 
 
 COMMON = ("name", "time_min", "notice_s", "gpus_per_node", "setup", "wait")
-USED = {"none": ("name",), "local": COMMON, "slurm": tuple(field.name for field in fields(LauncherSpec))}
+USED = {"none": ("name",), "local": COMMON, "slurm": tuple(one.name for one in fields(LauncherSpec))}
 OURS = ("array", "dependency", "signal", "requeue", "no-requeue", "output", "error", "open-mode", "time", "nodes")
 """Parameters of sbatch that decide how a sweep is carried out, and are set here."""
 LEAST = {"cells_per_job": 1, "array_parallelism": 1, "time_min": 1, "notice_s": 30, "requeues": 0}
@@ -53,11 +53,11 @@ LEAST = {"cells_per_job": 1, "array_parallelism": 1, "time_min": 1, "notice_s": 
 
 def check(launcher: LauncherSpec) -> None:
     """Raises ConfigError."""
-    for field in fields(LauncherSpec):
-        value = getattr(launcher, field.name)
-        if field.name not in USED[launcher.name] and value != field.default:
+    unset = LauncherSpec(name=launcher.name)
+    for key in USED["slurm"]:
+        if key not in USED[launcher.name] and (value := getattr(launcher, key)) != getattr(unset, key):
             problem = f"{value!r} has no effect under launcher={launcher.name}; allowed: launcher=slurm"
-            raise ConfigError(f"launcher.{field.name}", problem)
+            raise ConfigError(f"launcher.{key}", problem)
     for key, least in LEAST.items():
         if (value := getattr(launcher, key)) < least:
             raise ConfigError(f"launcher.{key}", f"{value} is too small; allowed: {least} and more")
@@ -70,12 +70,5 @@ def check(launcher: LauncherSpec) -> None:
 
 
 def parameters(launcher: LauncherSpec) -> dict[str, str | bool]:
-    """`sbatch` by name; a bare one is True. Raises ConfigError."""
-    found: dict[str, str | bool] = {}
-    for text in launcher.sbatch:
-        name, is_given, value = text.partition("=")
-        name = name.strip().lstrip("-").replace("_", "-")
-        if not name or any(char.isspace() for char in name):
-            raise ConfigError("launcher.sbatch", f"{text!r} is no parameter; allowed: NAME=VALUE or NAME")
-        found[name] = value if is_given else True
-    return found
+    """`sbatch` as submitit takes it."""
+    return {name.replace("_", "-"): value or True for name, value in launcher.sbatch.items()}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,7 @@ def submit(batch: Batch) -> Jobs:
     try:
         return begin(batch, executor(batch))
     except (RuntimeError, OSError, ValueError, subprocess.SubprocessError) as error:  # submitit's ways to say it
+        shutil.rmtree(batch.directory)
         raise ConfigError("launcher", f"{launcher.name} took no job: {error}") from error
 
 
