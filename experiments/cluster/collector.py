@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.cluster import fate, queue
 from experiments.cluster.batch import is_settled
+from experiments.lock import measurement_lock
 from experiments.record import FILE
 
 if TYPE_CHECKING:
@@ -21,15 +22,17 @@ if TYPE_CHECKING:
 
     from filelock import FileLock
 
-    from experiments.cluster.batch import Batch, Try
+    from experiments.cluster.batch import Batch
     from experiments.cluster.queue import Jobs
     from experiments.tracking import Tracker, Untracked
 
 LOCK = "collector.lock"
 LOOK_S = 1.0
 """Between two looks at the records."""
-ASK_S = 5.0
-"""Between two questions to Slurm, whose controller serves everybody."""
+ASK_FIRST_S, ASK_LAST_S, SLOWER = 2.0, 30.0, 1.5
+"""Between two questions to Slurm, whose controller serves everybody: ever longer while there is no news."""
+LAG_S = 5.0
+"""A shared disk may show a job's last record later than Slurm shows its end."""
 
 
 @dataclass
@@ -42,18 +45,23 @@ class Collector:
     untracked: list[Path] = field(default_factory=list)
     """Records that the tracking store did not take."""
     _filed: set[Path] = field(default_factory=set)
+    _told: set[str] = field(default_factory=set)
+    _ended: dict[str, float] = field(default_factory=dict)
+    """When a job was first seen to be over."""
     _over: set[str] = field(default_factory=set)
     """Cells of jobs that are over, which have been settled."""
 
     def follow(self) -> None:
         """Until nothing is missing. Raises Interrupted, StorageError."""
-        asked = float("-inf")
+        pause, asked, known = ASK_FIRST_S, float("-inf"), None
         while missing := self.look():
-            if time.monotonic() - asked >= ASK_S:
-                self.ask(missing)
-                asked = time.monotonic()
-            else:
-                time.sleep(LOOK_S)
+            if time.monotonic() - asked >= pause:
+                self.ask()
+                news = (missing, self.jobs)
+                pause = min(pause * SLOWER, ASK_LAST_S) if news == known else ASK_FIRST_S
+                asked, known = time.monotonic(), news
+            self.settle(missing)
+            time.sleep(LOOK_S)
         self.jobs = replace(self.jobs, concluded=True)
         queue.write(self.batch.directory, self.jobs)
 
@@ -65,42 +73,40 @@ class Collector:
         last = self.batch.last(name)
         if last is None or not (is_settled(last[1]) or name in self._over):
             return False
-        if last[0] not in self._filed:
+        if name not in self._told:
             print(f"{name}: {outcome(last[1])}", file=sys.stderr, flush=True)
-            for attempt, _ in self.own(name):
+            for attempt, _ in self.batch.tries(name):  # what an earlier call measured is in the store under that
                 self.file(attempt)
-            self._filed.add(last[0])
+            self._told.add(name)
         return True
-
-    def own(self, name: str) -> list[Try]:
-        """What an earlier call measured is in the store under that."""
-        return [*self.batch.tries(name)]
 
     def file(self, attempt: Path) -> None:
         if attempt not in self._filed and not self.tracker.log(attempt):
             self.untracked.append(attempt / FILE)
         self._filed.add(attempt)
 
-    def ask(self, missing: list[str]) -> None:
-        """Bring the jobs up to date, and settle what is missing from those that were over the last time already: a
-        shared disk may show a job's last record later than Slurm shows its end."""
-        for job in self.jobs.jobs:
-            if job.over:
-                fate.settle(self.batch, job, missing)
-                self._over |= {*job.cells}
+    def ask(self) -> None:
         self.jobs = queue.refreshed(self.batch.directory, self.jobs)
         queue.write(self.batch.directory, self.jobs)
+
+    def settle(self, missing: list[str]) -> None:
+        """What no job will bring any more."""
+        for job in self.jobs.jobs:
+            names = [name for name in missing if name in job.cells]
+            if job.over and names:
+                ended = self._ended.setdefault(job.id, time.monotonic())
+                if time.monotonic() - ended >= LAG_S or fate.is_told(self.batch, job, names):
+                    fate.settle(self.batch, job, names)
+                    self._over |= {*names}
         for name in missing:
             if not any(name in job.cells for job in self.jobs.jobs):
-                self._over.add(name)
                 if self.batch.last(name) is None:
                     fate.refuse(self.batch, self.batch.cell(name), "unfinished", "its job was never submitted")
+                self._over.add(name)
 
 
 def lock(batch: Batch) -> FileLock:
     """Acquired; the caller releases it."""
-    from experiments.lock import measurement_lock  # noqa: PLC0415 - the same kind of lock, on another file
-
     path = batch.directory / LOCK
     return measurement_lock(str(path), lambda _: print("another collector is at work here; waiting", file=sys.stderr))
 

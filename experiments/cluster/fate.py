@@ -21,7 +21,7 @@ from experiments.record import FILE, new_attempt, now, write_json
 from gates.verdict import INVALID
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from experiments.errors import FailureClass, Interrupted
@@ -96,12 +96,10 @@ def refuse(batch: Batch, cell: Cell, class_: FailureClass, message: str) -> None
     write_json(directory / FILE, opening(entry) | failure(class_, "start", message) | {"ended_utc": now()})
 
 
-def settle(batch: Batch, job: queue.Job, names: Iterable[str]) -> None:
-    """Those of these cells that a job had which is over: each has a record of what happened. Raises StorageError."""
+def settle(batch: Batch, job: queue.Job, names: Sequence[str]) -> None:
+    """These cells of a job that is over: each has a record of what happened. Raises StorageError."""
     ended: FailureClass = CLASSES.get(job.state, "unfinished")
     for name in names:
-        if name not in job.cells:
-            continue
         last = batch.last(name)
         class_ = (last[1]["failure"] or {}).get("class") if last else None
         if last is None:
@@ -111,6 +109,12 @@ def settle(batch: Batch, job: queue.Job, names: Iterable[str]) -> None:
         elif class_ in ("unfinished", "interrupted", "cancelled") and ended != class_:
             known = ended if ended != "unfinished" else class_
             amend(*last, known, f"{MEANING[known]}; {job.told()}")
+
+
+def is_told(batch: Batch, job: queue.Job, names: Sequence[str]) -> bool:
+    """Their records say what Slurm says of the job."""
+    last = [batch.last(name) for name in names]
+    return all(one and one[1]["failure"] and one[1]["failure"]["class"] == CLASSES.get(job.state) for one in last)
 
 
 def amend(attempt: Path, record: dict[str, Any], class_: FailureClass, message: str) -> None:
