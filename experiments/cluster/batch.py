@@ -12,9 +12,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from experiments import ruler
 from experiments.cluster.board import GO_ON
 from experiments.cluster.queue import PLACE
 from experiments.composition import build
+from experiments.engine import ROOT
 from experiments.plan import Cell, Invocation
 from experiments.record import FILE as RECORD
 from experiments.record import attempts, read, write_atomically, write_json
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from experiments.preparation import Plan
 
 FILE = "batch.json"
+PACKAGES = ("experiments", "gates", "analysis", "ling_runtime")
 TAKEN_OVER = "taken_over"
 
 Try = tuple[Path, dict[str, Any]]
@@ -38,14 +41,14 @@ class Batch:
     study: StudySpec
     cells: tuple[Cell, ...]
     invocation: Invocation
-    source: str
-    """Of the code that it was submitted with."""
+    code: str
+    """Hash of the code that it was submitted with."""
 
     @classmethod
-    def of(cls, plan: Plan, invocation: Invocation, source: str) -> Batch:
+    def of(cls, plan: Plan, invocation: Invocation) -> Batch:
         study = replace(plan.study, output_dir=str(Path(plan.study.output_dir).absolute()))
         cells = tuple(item.cell for item in plan.cells)
-        return cls(study=study, cells=cells, invocation=invocation, source=source)
+        return cls(study=study, cells=cells, invocation=invocation, code=code())
 
     @classmethod
     def read(cls, directory: Path) -> Batch:
@@ -55,7 +58,7 @@ class Batch:
             study=build(StudySpec, values["study"]),
             cells=tuple(cells),
             invocation=Invocation(**values["invocation"]),
-            source=values["source"],
+            code=values["code"],
         )
 
     def write(self) -> None:
@@ -111,6 +114,11 @@ class Batch:
             if found and found[1]["baseline"] is None and is_trusted(found[1]):
                 return found
         return None
+
+
+def code() -> str:
+    """Hash of all that measures and judges."""
+    return ruler.digest(sorted(file for package in PACKAGES for file in (ROOT / package).rglob("*.py")))
 
 
 def is_settled(record: dict[str, Any]) -> bool:

@@ -11,7 +11,7 @@ import uuid
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from experiments import environment, preview, search, summary
+from experiments import preview, search, summary
 from experiments.cluster import collector, queue
 from experiments.cluster.batch import Batch
 from experiments.cluster.collector import Collector, outcome
@@ -75,7 +75,7 @@ def begin(plans: Sequence[Plan], held: ExitStack) -> list[Collector]:
 def begun(plan: Plan, held: ExitStack) -> Collector:
     """Submitted; nobody else collects while this process does. Raises ConfigError."""
     invocation = Invocation(id=uuid.uuid4().hex[:12], cells=len(plan.cells), started_utc=now())
-    batch = Batch.of(plan, invocation, environment.source(environment.capture()))
+    batch = Batch.of(plan, invocation)
     tracker = open_tracker(plan.study, invocation)
     jobs = submit(batch)
     held.enter_context(collector.lock(batch))

@@ -62,7 +62,8 @@ def check(launcher: LauncherSpec) -> None:
         if (value := getattr(launcher, key)) < least:
             raise ConfigError(f"launcher.{key}", f"{value} is too small; allowed: {least} and more")
     if launcher.notice_s >= launcher.time_min * 60:
-        raise ConfigError("launcher.notice_s", f"{launcher.notice_s} s is all of launcher.time_min={launcher.time_min}")
+        problem = f"{launcher.notice_s} s; allowed: less than launcher.time_min={launcher.time_min} minutes"
+        raise ConfigError("launcher.notice_s", problem)
     if taken := [name for name in parameters(launcher) if name in OURS or name.replace("-", "_") in USED["slurm"]]:
         raise ConfigError(
             "launcher.sbatch", f"{', '.join(taken)} is set otherwise; allowed: what has no key of its own"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from experiments import environment, study
 from experiments.cluster import fate, queue
+from experiments.cluster.batch import code
 from experiments.errors import ConfigError
 from experiments.lock import NAME
 from experiments.preparation import Plan, golden_of, with_data
@@ -77,12 +78,11 @@ def measure(batch: Batch, cell: Cell, role: Role) -> None:
 
 def unfit(batch: Batch, baseline: Try | None, role: Role) -> tuple[FailureClass, str] | None:
     """Why a cell is not measured here."""
-    full = environment.capture()
-    if (source := environment.source(full)) != batch.source:
-        return "measurement", f"the code is {source} now; the sweep was submitted with {batch.source}"
+    if code() != batch.code:
+        return "measurement", "the code has changed since the sweep was submitted"
     if baseline is None:
         return no_baseline(batch) if role == "others" else None
-    theirs, ours = baseline[1]["environment"]["hardware"], environment.hardware_class(full)
+    theirs, ours = baseline[1]["environment"]["hardware"], environment.hardware_class(environment.capture())
     if ours != theirs:
         problem = f"{baseline[1]['name']} was measured on {theirs}, and this node is {ours}: launcher.constraint"
         return "measurement", problem

@@ -15,11 +15,11 @@ from experiments.claim import running
 from experiments.cluster import queue
 from tests.experiments import slurm_cluster
 from tests.experiments.driver import (
-    FAKE_CLIENT,
     ROOT,
     Run,
     attempts,
     begin,
+    collect,
     fake_command,
     finish,
     small,
@@ -63,13 +63,6 @@ def submit(slurm: SlurmCluster, tmp_path: Path, checkpoint: Path) -> Callable[..
         return begin(line, tmp_path, **slurm.env, **{MARK: str(tmp_path)})
 
     return run
-
-
-def collect(directory: Path, slurm: SlurmCluster, *arguments: str) -> Run:
-    environment = {**os.environ, **slurm.env, "PYTHONPATH": f"{ROOT}{os.pathsep}{FAKE_CLIENT}"}
-    command = [sys.executable, "-m", "experiments.collect", str(directory / "out"), *arguments]
-    done = subprocess.run(command, env=environment, cwd=directory, capture_output=True, text=True, timeout=150)
-    return Run(done.returncode, done.stdout, done.stderr, directory)
 
 
 def job_of(output: Path, cell: str) -> str:
@@ -131,9 +124,9 @@ def test_six_cells_and_everything_that_can_happen_to_a_job(
     assert "queued" in status(output, slurm), "5, and what was preempted"
     slurm.ask("scancel", job_of(output, cancelled.parent.name))
 
-    early = collect(tmp_path, slurm, "--now")
+    early = collect(tmp_path, "--now", **slurm.env)
     assert (early.code, "still to come" in early.line["error"]) == (3, True)
-    run = collect(tmp_path, slurm)
+    run = collect(tmp_path, **slurm.env)
     assert run.code == 3
     expected = {
         "0": ["baseline"],
@@ -148,14 +141,14 @@ def test_six_cells_and_everything_that_can_happen_to_a_job(
     assert run.line["cluster"][2]["attempts"][1]["restarts"] == 1
     assert wait_gone(str(tmp_path), 5.0) == []
     assert filed(output) == sorted(outcome for tries in expected.values() for outcome in tries)
-    again = collect(tmp_path, slurm)
+    again = collect(tmp_path, **slurm.env)
     assert (again.code, outcomes(again)) == (3, expected)
     assert filed(output) == sorted(outcome for tries in expected.values() for outcome in tries), "nothing twice"
 
     resumed = finish(submit([fake_command(), fake_command(), slow, *engines[3:]], "resume=true"), tmp_path, 120.0)
     assert resumed.code == 0, resumed.err
     taken = [cell["record"].split("/")[-2] for cell in resumed.line["cells"]]
-    assert taken == ["attempt-1", "attempt-2", "attempt-2", "attempt-1", "attempt-2", "attempt-1"]
+    assert taken == ["attempt-1", "attempt-1", "attempt-2", "attempt-1", "attempt-2", "attempt-1"]
 
 
 @pytest.mark.slow
