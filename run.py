@@ -20,8 +20,11 @@ from experiments.errors import ConfigError, Interrupted
 from experiments.interrupts import interruptible, shielded
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from omegaconf import DictConfig
 
+RETRY = "--retry"
 configs: list[DictConfig] = []
 refused: list[ConfigError] = []
 
@@ -32,6 +35,18 @@ def compose(config: DictConfig) -> None:
         configs.extend(composition.expand(config))
     except ConfigError as error:  # Hydra would explain it by a stack
         refused.append(error)
+
+
+def spelled(arguments: Iterable[str]) -> Iterator[str]:
+    """`--retry invalid`, as it is called elsewhere, in Hydra's grammar; all else as it is."""
+    given = iter(arguments)
+    for argument in given:
+        name, equals, value = argument.partition("=")
+        if name == RETRY:
+            yield "resume=true"
+            yield f"retry={value if equals else next(given, '')}"
+        else:
+            yield argument
 
 
 def main() -> int:
@@ -81,6 +96,7 @@ def refuse(error: BaseException | None) -> int:
 
 schema.register()
 if __name__ == "__main__":
+    sys.argv[1:] = spelled(sys.argv[1:])
     code = main()
     gc.freeze()  # or the interpreter's end walks all that MLflow loaded: a second between the last line and the exit
     sys.exit(code)

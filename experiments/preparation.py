@@ -6,6 +6,8 @@ of a sweep is found before the first one runs.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -48,6 +50,12 @@ class Plan:
     @property
     def directory(self) -> Path:
         return Path(self.study.output_dir).absolute() / self.study.study
+
+    @property
+    def identity(self) -> str:
+        """Of all cells: two drivers that have it in common are at the same sweep."""
+        text = json.dumps([[item.cell.name, item.identity] for item in self.cells])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def prepare(configs: Sequence[DictConfig]) -> Iterator[Plan]:
@@ -96,6 +104,8 @@ def artifact(path: str | None) -> str | None:
 
 
 def check_study(study: StudySpec) -> None:
+    if study.retry != "invalid" and not study.resume:
+        raise ConfigError("retry", f"{study.retry} is without effect; it says what resume=true takes over")
     if not re.fullmatch(STUDY, study.study):
         raise ConfigError("study", f"{study.study!r} cannot name a directory; allowed: letters, digits and any of _.+-")
 
