@@ -18,6 +18,7 @@ from experiments.checks import checked, registered_variants
 from experiments.clients.bench_serving import check_installed
 from experiments.composition import convert
 from experiments.errors import ConfigError
+from experiments.files import once
 from gates.change import Change, ChangeError, classify
 from gates.evidence import Missing
 from gates.golden import GoldenError, Reference, reference
@@ -112,10 +113,17 @@ def check_study(study: StudySpec) -> None:
 
 def check_prompts(gate: GateSpec, data: workloads.Data) -> None:
     """The gates would find that out behind launch and benchmark."""
+    if problem := too_few(data.dataset, gate.parity_prompts):
+        raise ConfigError("gate.parity_prompts", problem)
+
+
+@once
+def too_few(dataset: Path, wanted: int) -> str | None:
     try:
-        gate_prompts(gate.parity_prompts, data.dataset)
+        gate_prompts(wanted, dataset)
     except ValueError as error:
-        raise ConfigError("gate.parity_prompts", str(error)) from error
+        return str(error)
+    return None
 
 
 def plain(cell: CellSpec) -> CellSpec:
