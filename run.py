@@ -20,7 +20,7 @@ from experiments.errors import ConfigError, Interrupted
 from experiments.interrupts import interruptible, shielded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Sequence
 
     from omegaconf import DictConfig
 
@@ -37,16 +37,19 @@ def compose(config: DictConfig) -> None:
         refused.append(error)
 
 
-def spelled(arguments: Iterable[str]) -> Iterator[str]:
+def spelled(arguments: Sequence[str]) -> list[str]:
     """`--retry invalid`, as it is called elsewhere, in Hydra's grammar; all else as it is."""
+    kept: list[str] = []
+    chosen: list[str] = []
     given = iter(arguments)
     for argument in given:
         name, equals, value = argument.partition("=")
         if name == RETRY:
-            yield "resume=true"
-            yield f"retry={value if equals else next(given, '')}"
+            chosen = ["resume=true", f"retry={value if equals else next(given, '')}"]
         else:
-            yield argument
+            kept.append(argument)
+    first = next((at for at, text in enumerate(kept) if "=" in text and not text.startswith("-")), len(kept))
+    return [*kept[:first], *chosen, *kept[first:]]  # Hydra takes overrides in one row only
 
 
 def main() -> int:

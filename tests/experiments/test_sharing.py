@@ -158,6 +158,7 @@ def test_a_file_system_without_locks_is_refused_before_anything_starts(
 
 
 def test_retry_may_be_spelled_as_elsewhere() -> None:
-    assert [*spelled(["-m", "--retry", "invalid", "a=1"])] == ["-m", "resume=true", "retry=invalid", "a=1"]
-    assert [*spelled(["--retry=none", "--cfg", "job"])] == ["resume=true", "retry=none", "--cfg", "job"]
-    assert [*spelled(["--retry"])] == ["resume=true", "retry="], "which is refused by name"
+    assert spelled(["-m", "--retry", "invalid", "a=1"]) == ["-m", "resume=true", "retry=invalid", "a=1"]
+    assert spelled(["a=1", "b=2", "-m", "--retry=none"]) == ["resume=true", "retry=none", "a=1", "b=2", "-m"]
+    assert spelled(["--cfg", "job", "--retry"]) == ["--cfg", "job", "resume=true", "retry="], "is refused by name"
+    assert spelled(["a=1", "-m"]) == ["a=1", "-m"]
