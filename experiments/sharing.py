@@ -77,13 +77,13 @@ class Takeover:
     ended: Mapping[Path, int]
     """By directory: the last attempt that had ended before this round of the sweep began."""
 
-    def outcome(self, directory: Path, identity: str, *, baseline: str | None = None, file: str = FILE) -> Path | None:
-        """The newest that counts, of this identity and judged against this baseline."""
+    def outcome(self, directory: Path, identity: str, baseline: str | None = None, file: str = FILE) -> Path | None:
+        """The newest that counts, of this identity and judged against the baseline of that one."""
         if not self.study.resume:
             return None
         for attempt in reversed(attempts(directory)):
             record = read_whole(attempt / file)
-            same = (record.get("identity"), record.get("baseline")) == (identity, baseline)
+            same = (record.get("identity"), record.get("baseline_identity")) == (identity, baseline)
             if same and self._counts(record, number(attempt) <= self.ended.get(directory, 0)):
                 return attempt
         return None
@@ -136,7 +136,7 @@ def joined(directory: Path, identity: str, study: StudySpec, open_: Callable[[Ta
     """
     place = directory / SWEEPS / identity
     try:
-        with turn(place.with_suffix(".lock"), waiting=lambda: None):
+        with turn(place.with_name(LOCK), waiting=lambda: None):
             drivers = opened(place.with_suffix(".drivers"))
             alone = lock(drivers, fcntl.LOCK_EX)
             round_ = _round(place.with_suffix(".json"), directory, study, open_, alone=alone)

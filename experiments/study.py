@@ -120,11 +120,11 @@ def earlier(plan: Plan, takeover: Takeover) -> int:
     known = 0
     baseline: str | None = None
     for item in plan.cells:
-        attempt = takeover.outcome(plan.directory / item.cell.name, item.identity, baseline=baseline)
+        attempt = takeover.outcome(plan.directory / item.cell.name, item.identity, baseline)
         if attempt:
             known += 1
             if baseline is None and is_trusted(read(attempt)):
-                baseline = item.cell.name
+                baseline = item.identity
         elif baseline is None and not item.cell.spec.calibrates:
             break  # this cell is measured anew, and may become the baseline of all behind it
     return known
@@ -182,10 +182,10 @@ def obtain(
     Raises Interrupted, StorageError.
     """
     directory = course.plan.directory / item.cell.name
-    name = baseline.item.cell.name if baseline else None
+    against = baseline.item.identity if baseline else None
 
     def known() -> Path | None:
-        return course.round.takeover.outcome(directory, item.identity, baseline=name)
+        return course.round.takeover.outcome(directory, item.identity, against)
 
     def waiting() -> None:
         stages.cell(item.cell.name)
@@ -252,6 +252,7 @@ def load_baseline(baseline: Measured, candidate: CellSpec) -> Baseline:
     record = baseline.record
     return Baseline(
         name=record["name"],
+        identity=record["identity"],
         change=change_between(baseline.item.cell.spec, candidate),
         evidence=CellEvidence.from_json(json.loads((baseline.attempt / "gate.json").read_text())),
         ruler=Ruler(**record["ruler"]),

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from mlflow.store.entities import PagedList
 from mlflow.tracking import MlflowClient
 
+from experiments.filing import Shelf
+from experiments.plan import Invocation
 from experiments.record import read
+from experiments.spec import StudySpec
+from experiments.tracking import open_tracker
 from tests.experiments.driver import attempts, begin, faulty, finish, small, start, wait_for_stage
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tests.experiments.driver import Run
 
 pytestmark = [pytest.mark.process, pytest.mark.whole]
 
+CALL = Invocation(id="0123456789ab", cells=1, started_utc="2026-01-02T03:04:00+00:00")
 QUICK = ("study=s", "resume=true", "workload.num_prompts=1", "gate.parity_prompts=1", "gate.pollution_requests=1")
 
 
@@ -62,6 +70,52 @@ def test_each_cell_is_measured_once_and_all_of_them_are_everywhere(
     assert {run.info.status for run in filed} == {"FINISHED"}
     for record in records:
         assert f"| {record['name']} |" in parent.data.tags["mlflow.note.content"]
+
+
+def record(number: int, status: str) -> dict[str, Any]:
+    failure = None if status == "valid" else {"class": "launch", "phase": "launch", "message": "no", "log_tail": ""}
+    empty = dict.fromkeys(("verdict", "role", "baseline", "metrics", "task", "ended_utc"))
+    return empty | {
+        "schema": 1, "name": "none", "study": "s", "identity": "i", "status": status, "attempt": number, "axes": {},
+        "gates": {}, "rule": "r", "failure": failure, "reason": "", "environment": {"git_commit": None},
+        "started_utc": f"2026-01-02T03:04:0{number}+00:00", "invocation": vars(CALL),
+    }  # fmt: skip
+
+
+def test_a_retried_cell_ends_its_sweep_well_and_what_another_left_is_filed(
+    tmp_path: Path, blank_store: Callable[[Path], Path]
+) -> None:
+    blank_store(tmp_path / "mlflow.db")
+    made = []
+    for number, status in ((1, "invalid"), (2, "valid")):
+        made.append(tmp_path / f"s/none/attempt-{number}")
+        made[-1].mkdir(parents=True)
+        (made[-1] / "record.json").write_text(json.dumps(record(number, status)))
+    elsewhere = tmp_path / "s/other/attempt-1"
+    elsewhere.mkdir(parents=True)
+    of_another_call = record(1, "valid") | {"name": "other", "invocation": vars(CALL) | {"id": "another"}}
+    (elsewhere / "record.json").write_text(json.dumps(of_another_call))
+    study = StudySpec(study="s", output_dir=str(tmp_path))
+    with open_tracker(study, CALL) as tracker:
+        assert tracker.log(made[0])
+    with open_tracker(study, CALL) as tracker:
+        tracker.complete([made[0], made[1], elsewhere])
+    client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
+    (experiment,) = [found for found in client.search_experiments() if found.name == "s"]
+    runs = {run.data.tags.get("attempt"): run.info.status for run in client.search_runs([experiment.experiment_id])}
+    assert runs == {None: "FINISHED", "1": "FAILED", "2": "FINISHED"}
+
+
+class Pages:
+    """A store of 2,500 runs, which gives a thousand at a time."""
+
+    def search_runs(self, experiments: list[str], query: str, page_token: str | None) -> PagedList[int]:
+        at = int(page_token or 0)
+        return PagedList([*range(at, min(at + 1000, 2500))], str(at + 1000) if at < 2000 else None)
+
+
+def test_all_runs_are_found_and_not_the_first_thousand(tmp_path: Path) -> None:
+    assert Shelf(Pages(), "1", tmp_path)._search("") == [*range(2500)]  # type: ignore[arg-type]
 
 
 def test_a_killed_driver_s_cell_is_another_s_and_a_failure_is_tried_once(tmp_path: Path, checkpoint: Path) -> None:

@@ -37,7 +37,7 @@ def attempt(tmp_path: Path) -> Callable[..., Path]:
         directory = tmp_path / cell / f"attempt-{number}"
         directory.mkdir(parents=True)
         if record:
-            write_json(directory / FILE, {"identity": "i", "baseline": None} | record | more)
+            write_json(directory / FILE, {"identity": "i", "baseline_identity": None} | record | more)
         return directory
 
     return make
@@ -112,11 +112,11 @@ def test_what_counts_as_an_outcome(
 
 def test_an_outcome_has_the_same_identity_and_baseline(attempt: Callable[..., Path], tmp_path: Path) -> None:
     takeover = Takeover(study=resumed(), ended={})
-    first = attempt("cell", 1, VALID, baseline="none")
-    attempt("cell", 2, VALID, identity="other", baseline="none")
-    attempt("cell", 3, KILLED, baseline="none")
+    first = attempt("cell", 1, VALID, baseline_identity="b")
+    attempt("cell", 2, VALID, identity="other", baseline_identity="b")
+    attempt("cell", 3, KILLED, baseline_identity="b")
     (attempt("cell", 4, None) / FILE).write_text("{ broken by hand")
-    assert takeover.outcome(tmp_path / "cell", "i", baseline="none") == first
+    assert takeover.outcome(tmp_path / "cell", "i", "b") == first
     assert takeover.outcome(tmp_path / "cell", "i") is None
 
 
