@@ -92,6 +92,7 @@ def opening(attempt: Entry) -> dict[str, Any]:
         "failure": unfinished(),
         "role": role(attempt),
         "baseline": baseline.name if baseline else None,
+        "baseline_identity": baseline.identity if baseline else None,
         "verdict": None,
         "rule": "infrastructure",
         "reason": "unfinished",

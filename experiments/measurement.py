@@ -45,6 +45,7 @@ class Baseline:
     """What a candidate is compared with: a valid cell of the same plan."""
 
     name: str
+    identity: str
     change: Change
     evidence: CellEvidence
     ruler: Ruler

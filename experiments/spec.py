@@ -198,6 +198,8 @@ class StudySpec:
     machine: MachineSpec = field(default_factory=MachineSpec)
     launcher: LauncherSpec = field(default_factory=LauncherSpec)
     resume: bool = False
-    """Take over cells whose identity already has a valid record in output_dir."""
+    """Take over cells whose identity already has a record in output_dir, and share the others with other drivers."""
+    retry: Literal["invalid", "none", "all"] = "invalid"
+    """With `resume`: which cells that have a record are measured again all the same."""
     dry_run: bool = False
     preflight: bool = False

@@ -10,10 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments.errors import ConfigError
+from experiments.files import once
 from experiments.record import write_atomically
 from experiments.tasks.gsm8k import Row, few_shot, question, read_rows
 from ling_runtime.training.problems.generate import generate
@@ -47,7 +49,7 @@ def prepare(cell: CellSpec, directory: Path) -> Data:
     rows, task_sha256 = task_rows(cell.task, directory)
     return Data(
         dataset=path,
-        dataset_sha256=sha256(path.read_bytes()),
+        dataset_sha256=content_sha256(path),
         warmup=warmup,
         task_rows=rows,
         task_sha256=task_sha256,
@@ -64,10 +66,10 @@ def task_rows(task: TaskSpec, directory: Path) -> tuple[tuple[Row, ...], str | N
     else:
         rows = problems(task.seed, wanted)
         path = _file(directory, ".jsonl", "".join(json.dumps(vars(row)) + "\n" for row in rows))
-    read = read_rows(path)
+    read = rows_of(path)
     if len(read) < wanted:
         raise ConfigError("task.num_questions", f"{path} has {len(read)} rows; {task.num_shots} examples come first")
-    return tuple(read[:wanted]), sha256(path.read_bytes())
+    return read[:wanted], content_sha256(path)
 
 
 def warm_up(client: GenerateClient, prompts: tuple[str, ...], input_len: int | None) -> None:
@@ -79,6 +81,7 @@ def warm_up(client: GenerateClient, prompts: tuple[str, ...], input_len: int | N
             client.generate(text=prompt * copies, max_new_tokens=WARMUP_TOKENS, ignore_eos=True)
 
 
+@lru_cache(maxsize=8)
 def problems(seed: int, count: int) -> list[Row]:
     return [Row(problem.question, problem.answer) for problem in generate(seed, count, "heldout")]
 
@@ -86,13 +89,29 @@ def problems(seed: int, count: int) -> list[Row]:
 def check_dataset(path: Path, load: WorkloadSpec) -> None:
     """The client would silently measure fewer prompts than asked for."""
     try:
-        dialogues = [row.get("conversations", row.get("conversation", ())) for row in json.loads(path.read_text())]
-        usable = sum(len([turn["value"] for turn in turns[:2]]) == 2 for turns in dialogues)
+        usable = conversations(path)
     except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
         problem = f"{path} is not a JSON list in ShareGPT's form ({error!r})"
         raise ConfigError("workload.dataset_path", problem) from error
     if load.dataset_name != "random-ids" and usable < load.num_prompts:
         raise ConfigError("workload.num_prompts", f"{path} has {usable} conversations of two turns")
+
+
+@once
+def conversations(path: Path) -> int:
+    """Those of two turns."""
+    dialogues = [row.get("conversations", row.get("conversation", ())) for row in json.loads(path.read_text())]
+    return sum(len([turn["value"] for turn in turns[:2]]) == 2 for turns in dialogues)
+
+
+@once
+def rows_of(path: Path) -> tuple[Row, ...]:
+    return tuple(read_rows(path))
+
+
+@once
+def content_sha256(path: Path) -> str:
+    return sha256(path.read_bytes())
 
 
 def sha256(data: bytes) -> str:
@@ -107,6 +126,7 @@ def _prompts(load: WorkloadSpec) -> tuple[str, tuple[str, ...]]:
     return json.dumps(measured, indent=1), tuple(asked for asked, _ in texts[load.num_prompts :])
 
 
+@lru_cache(maxsize=8)
 def _worked(seed: int, count: int, shots: int) -> list[tuple[str, str]]:
     """Prompts of `shots` worked examples and a question, each with its answer."""
     size = shots + 1
@@ -120,7 +140,7 @@ def _to_continue(cell: CellSpec, directory: Path) -> Data:
     wanted = cell.calibration
     texts = _worked(wanted.seed, wanted.num_prompts, cell.workload.num_shots)
     path = _file(directory, ".jsonl", "".join(json.dumps({"text": asked}) + "\n" for asked, _ in texts))
-    return Data(dataset=path, dataset_sha256=sha256(path.read_bytes()), warmup=(), task_rows=(), task_sha256=None)
+    return Data(dataset=path, dataset_sha256=content_sha256(path), warmup=(), task_rows=(), task_sha256=None)
 
 
 def _file(directory: Path, suffix: str, text: str) -> Path:

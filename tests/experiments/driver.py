@@ -27,6 +27,15 @@ def fake_command(*faults: str, step_ms: float = 0.2, fault_from: int = 1) -> tup
     return (sys.executable, str(FAKE_ENGINE), "--step-ms", str(step_ms), "--fault-from", str(fault_from), *flags)
 
 
+def faulty(directory: Path, faults: dict[int, str], step_ms: float = 0.2) -> tuple[str, ...]:
+    """An engine with another fault per number of speculative steps."""
+    cases = "".join(f'*"num-steps {steps} "*) set -- "$@" --fault {fault};;\n' for steps, fault in faults.items())
+    script = directory / "engine.sh"
+    script.write_text(f'#!/bin/sh\ncase "$*" in\n{cases}esac\nexec {" ".join(fake_command(step_ms=step_ms))} "$@"\n')
+    script.chmod(0o755)
+    return (str(script),)
+
+
 @dataclass(frozen=True)
 class Run:
     code: int
