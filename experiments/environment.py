@@ -68,7 +68,7 @@ def source(full: dict[str, Any]) -> str:
 def _job() -> dict[str, Any] | None:
     """Of a cluster, in the form its queue shows; restarts count how often it was requeued before."""
     name = this_job()
-    return name and {"id": name, "restarts": int(os.environ.get("SLURM_RESTART_COUNT", "0"))}
+    return {"id": name, "restarts": int(os.environ.get("SLURM_RESTART_COUNT", "0"))} if name else None
 
 
 def _git() -> dict[str, Any] | None:

@@ -47,6 +47,10 @@ MEANING: dict[FailureClass, str] = {
 """All there are."""
 
 
+STOPPED: tuple[FailureClass, ...] = ("unfinished", "interrupted", "preempted", "time_limit", "cancelled")
+"""Failures of drivers and jobs, which say nothing about a cell: it has yet to be measured."""
+
+
 class ConfigError(ValueError):
     """Found before anything starts: exit 2. The message names the key and what it may be."""
 

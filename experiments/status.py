@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from experiments import claim
 from experiments.cluster import board
+from experiments.errors import STOPPED
 from experiments.limits import KEYS, Part
 from experiments.record import DECISIONS, attempts, number, record_file
 
@@ -105,7 +106,7 @@ def in_queue(one: board.Submitted, last: Row | None) -> Row:
         return waiting
     if last.status == "invalid" and last.class_ == "unfinished":
         return replace(waiting, status="running", phase=last.phase)
-    if last.status == "invalid" and last.class_ in board.GO_ON:
+    if last.status == "invalid" and last.class_ in STOPPED:
         return replace(waiting, reason=f"attempt {last.attempt} was stopped ({last.class_}); {one.job.told()}")
     return last
 

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments import ruler
-from experiments.cluster.board import GO_ON
 from experiments.cluster.queue import PLACE
 from experiments.composition import build
 from experiments.engine import ROOT
+from experiments.errors import STOPPED
 from experiments.plan import Cell, Invocation
 from experiments.record import FILE as RECORD
-from experiments.record import attempts, read, write_atomically, write_json
+from experiments.record import attempts, number, read, write_atomically, write_json
+from experiments.sharing import read_whole
 from experiments.spec import CellSpec, StudySpec
 from experiments.study import is_trusted
 
@@ -89,6 +90,15 @@ class Batch:
                 if record["invocation"]["id"] == self.invocation.id:
                     yield attempt, record
 
+    def ended(self, name: str) -> int:
+        """The last attempt at a cell before this batch: what `retry` speaks of."""
+        earlier = [
+            number(attempt)
+            for attempt in attempts(self.place / name)
+            if read_whole(attempt / RECORD).get("started_utc", "") < self.invocation.started_utc
+        ]
+        return max(earlier, default=0)
+
     def last(self, name: str) -> Try | None:
         """The attempt that stands for a cell: this batch's last, or one of an earlier call's."""
         note = self.directory / TAKEN_OVER / name
@@ -122,7 +132,7 @@ def code() -> str:
 
 
 def is_settled(record: dict[str, Any]) -> bool:
-    return record["status"] == "valid" or (record["failure"] or {}).get("class") not in GO_ON
+    return record["status"] == "valid" or (record["failure"] or {}).get("class") not in STOPPED
 
 
 def chunks(names: Sequence[str], size: int) -> list[tuple[str, ...]]:

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
     from experiments.cluster.queue import Job
 
-GO_ON = ("unfinished", "interrupted", "preempted", "time_limit", "cancelled")
-"""Failures of an attempt that say nothing about its cell: a job that goes on repeats it."""
-
 
 @dataclass(frozen=True)
 class Submitted:

@@ -98,6 +98,7 @@ def finish(collectors: Sequence[Collector]) -> int:
         for one in collectors:
             with one.tracker:
                 one.follow()
+                one.tracker.expect(sum(any(one.batch.tries(name)) for name in one.batch.names))
     except Interrupted as interrupt:
         stopped = f"interrupted by {interrupt}: {how_to_go_on(collectors)}"
     except StorageError as error:

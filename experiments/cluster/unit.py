@@ -11,13 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments import environment, study
+from experiments import environment
 from experiments.cluster import fate, queue
 from experiments.cluster.batch import code
 from experiments.errors import ConfigError
 from experiments.lock import NAME
 from experiments.preparation import Plan, golden_of, with_data
+from experiments.progress import Stages
 from experiments.record import read
+from experiments.sharing import Round, Takeover
+from experiments.study import Course, Measured, Outcome, obtain
 from experiments.tracking import Untracked
 from gates.evidence import Missing
 from gates.verdict import Verdict, exit_code
@@ -55,25 +58,25 @@ def following(batch: Batch, names: Sequence[str], role: Role) -> str | None:
 
 
 def measure(batch: Batch, cell: Cell, role: Role) -> None:
-    """Leaves a record. Raises Interrupted, StorageError."""
+    """Leaves a record, unless another call has left one that counts. Raises Interrupted, StorageError."""
     baseline = batch.baseline()
     if problem := unfit(batch, baseline, role):
         fate.refuse(batch, cell, *problem)
         return
     try:
         item = prepared(batch, cell)
-        before = prepared(batch, batch.cell(baseline[1]["name"])) if baseline else None
+        against = Measured(prepared(batch, batch.cell(baseline[1]["name"])), baseline[0]) if baseline else None
     except ConfigError as error:
         fate.refuse(batch, cell, "launch", f"this node cannot run it: {error}")
         return
-    if attempt := earlier(batch, item, baseline):
-        batch.take_over(cell.name, attempt)
-        return
     machine = replace(batch.study.machine, lock=batch.study.machine.lock or str(Path(TEMPORARY) / NAME))
-    plan = Plan(replace(batch.study, machine=machine), (before, item) if before else (item,))
-    taken_over = {baseline[1]["name"]: baseline[0]} if baseline else {}
-    course = study.Course(plan=plan, taken_over=taken_over, invocation=batch.invocation, tracker=Untracked())
-    study.follow(course, study.Outcome())
+    plan = Plan(replace(batch.study, machine=machine), (item,))
+    takeover = Takeover(study=batch.study, ended={batch.place / cell.name: batch.ended(cell.name)})
+    course = Course(plan=plan, round=Round(takeover=takeover, invocation=batch.invocation), tracker=Untracked())
+    attempt = obtain(course, item, against, Stages(1), Outcome())
+    assert attempt is not None, "waited for"
+    if read(attempt)["invocation"]["id"] != batch.invocation.id:
+        batch.take_over(cell.name, attempt)
 
 
 def unfit(batch: Batch, baseline: Try | None, role: Role) -> tuple[FailureClass, str] | None:
@@ -99,12 +102,3 @@ def prepared(batch: Batch, cell: Cell) -> Prepared:
     """Raises ConfigError."""
     golden = golden_of(cell.spec) if len(batch.cells) == 1 else Missing("no baseline")
     return with_data(cell, batch.study, golden)
-
-
-def earlier(batch: Batch, item: Prepared, baseline: Try | None) -> Path | None:
-    """With resume: a valid attempt of an earlier call's that was judged against the baseline it would have now."""
-    if not batch.study.resume:
-        return None
-    attempt = study.valid_attempt(Plan(batch.study, (item,)), item)
-    expected = baseline[1]["name"] if baseline else None
-    return attempt if attempt and read(attempt)["baseline"] == expected else None
