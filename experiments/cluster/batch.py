@@ -7,6 +7,7 @@ and from the records, and from nothing else. The surprise: nothing is handed bac
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +17,7 @@ from experiments import ruler
 from experiments.cluster.queue import PLACE
 from experiments.composition import build
 from experiments.engine import ROOT
-from experiments.errors import STOPPED
+from experiments.errors import STOPPED, ConfigError
 from experiments.plan import Cell, Invocation
 from experiments.record import FILE as RECORD
 from experiments.record import attempts, number, read, write_atomically, write_json
@@ -32,6 +33,11 @@ if TYPE_CHECKING:
 FILE = "batch.json"
 PACKAGES = ("experiments", "gates", "analysis", "ling_runtime")
 TAKEN_OVER = "taken_over"
+
+UNWRITTEN = (
+    "jobs are told by a file what to measure, and no secret is written to one; allowed is a secret in the "
+    "environment of this call, which jobs inherit"
+)
 
 Try = tuple[Path, dict[str, Any]]
 """An attempt and its record."""
@@ -63,8 +69,12 @@ class Batch:
         )
 
     def write(self) -> None:
+        """Raises ConfigError for what no file may hold: jobs would read something else than was asked for."""
         self.directory.mkdir(parents=True)
         write_json(self.directory / FILE, asdict(self))
+        if Batch.read(self.directory) != self:
+            shutil.rmtree(self.directory)
+            raise ConfigError("launcher", UNWRITTEN)
 
     @property
     def place(self) -> Path:

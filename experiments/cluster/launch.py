@@ -15,7 +15,7 @@ from experiments import preview, search, summary
 from experiments.cluster import collector, queue
 from experiments.cluster.batch import Batch
 from experiments.cluster.collector import Collector, outcome
-from experiments.cluster.submission import submit
+from experiments.cluster.submission import groups, submit
 from experiments.errors import ConfigError, Interrupted, StorageError
 from experiments.interrupts import ignore
 from experiments.plan import Invocation
@@ -39,6 +39,7 @@ def main(configs: Sequence[DictConfig]) -> int:
         try:
             plans = list(prepare(configs))
             if any(plan.study.dry_run for plan in plans):
+                outline(plans)
                 return preview.dry_run(plans)
             if any(plan.study.preflight for plan in plans):
                 return preview.preflight(plans)
@@ -49,6 +50,15 @@ def main(configs: Sequence[DictConfig]) -> int:
         if not all(plan.study.launcher.wait for plan in plans):
             return left(collectors)
         return finish(collectors)
+
+
+def outline(plans: Sequence[Plan]) -> None:
+    """Print which job would get which cells."""
+    for plan in plans:
+        first, *others = groups(tuple(item.cell.name for item in plan.cells), plan.study.launcher)
+        print(f"# {plan.study.study}: job 1: {', '.join(first)}")
+        for number, names in enumerate(others, 2):
+            print(f"# {plan.study.study}: job {number}, after job 1: {', '.join(names)}")
 
 
 def check(configs: Sequence[DictConfig], plans: Sequence[Plan]) -> None:

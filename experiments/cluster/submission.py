@@ -36,16 +36,23 @@ LOGS = "logs"
 """Of the jobs, in the batch's directory, and what submitit needs there."""
 
 
+def groups(names: tuple[str, ...], launcher: LauncherSpec) -> list[tuple[str, ...]]:
+    """Cells by job; where there are several, the first job's is the baseline, if that can be trusted."""
+    if launcher.name == "local" or len(names) <= launcher.cells_per_job:
+        return [names]
+    return [names[:1], *chunks(names[1:], launcher.cells_per_job)]
+
+
 def submit(batch: Batch) -> Jobs:
     """The batch's files and its jobs. Raises ConfigError where the cluster takes none; then nothing was started."""
-    launcher, names = batch.study.launcher, batch.names
-    begin = one_job if launcher.name == "local" or len(names) <= launcher.cells_per_job else baseline_first
     batch.write()
+    first, *others = groups(batch.names, batch.study.launcher)
     try:
-        return begin(batch, executor(batch))
+        to = executor(batch)
+        return baseline_first(batch, to, first, others) if others else one_job(batch, to)
     except (RuntimeError, OSError, ValueError, subprocess.SubprocessError) as error:  # submitit's ways to say it
         shutil.rmtree(batch.directory)
-        raise ConfigError("launcher", f"{launcher.name} took no job: {error}") from error
+        raise ConfigError("launcher", f"{batch.study.launcher.name} took no job: {error}") from error
 
 
 def one_job(batch: Batch, to: Executor) -> Jobs:
@@ -53,20 +60,17 @@ def one_job(batch: Batch, to: Executor) -> Jobs:
     return noted(batch, [Job(id=name, cells=batch.names)])
 
 
-def baseline_first(batch: Batch, to: Executor) -> Jobs:
-    launcher, names = batch.study.launcher, batch.names
-    (first,) = submitted(batch, to, [names], "first")
-    jobs = [Job(id=first, cells=names[:1])]
+def baseline_first(batch: Batch, to: Executor, first: tuple[str, ...], others: Sequence[tuple[str, ...]]) -> Jobs:
+    (name,) = submitted(batch, to, [batch.names], "first")
+    jobs = [Job(id=name, cells=first)]
     noted(batch, jobs)
-    groups = chunks(names[1:], launcher.cells_per_job)
-    extra = asked(launcher) | {"dependency": f"afterany:{first}"}
-    to.update_parameters(slurm_additional_parameters=extra)
+    to.update_parameters(slurm_additional_parameters=asked(batch.study.launcher) | {"dependency": f"afterany:{name}"})
     try:
-        ids = submitted(batch, to, groups, "others")
+        ids = submitted(batch, to, others, "others")
     except BaseException:
-        queue.ask("scancel", first)
+        queue.ask("scancel", name)
         raise
-    return noted(batch, [*jobs, *(Job(id=name, cells=group) for name, group in zip(ids, groups, strict=True))])
+    return noted(batch, [*jobs, *(Job(id=one, cells=group) for one, group in zip(ids, others, strict=True))])
 
 
 def submitted(batch: Batch, to: Executor, groups: Sequence[Sequence[str]], role: Role) -> list[str]:

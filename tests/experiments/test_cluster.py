@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from experiments.cluster.batch import Batch, chunks, code
 from experiments.cluster.hydra_keys import launcher
 from experiments.cluster.queue import Job, Jobs
 from experiments.cluster.spec import LauncherSpec, check, parameters
-from experiments.cluster.submission import asked
+from experiments.cluster.submission import asked, groups
 from experiments.errors import ConfigError
 from experiments.plan import Invocation, expand
 from experiments.record import now, write_json
@@ -122,6 +123,26 @@ def last(batch: Batch, name: str) -> dict[str, Any]:
 
 def test_a_batch_reads_back_as_it_was_written(batch: Batch) -> None:
     assert Batch.read(batch.directory) == batch
+
+
+def test_what_no_file_may_hold_is_refused_and_not_changed(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
+    def masked(path: Path, value: Any) -> None:
+        path.write_text(json.dumps(value).replace("planted", "***"))
+
+    monkeypatch.setattr("experiments.cluster.batch.write_json", masked)
+    cell = replace(batch.cells[0], spec=replace(batch.cells[0].spec, env={"TOKEN": "planted"}))
+    secret = replace(batch, cells=(cell,), invocation=replace(batch.invocation, id="4567"))
+    with pytest.raises(ConfigError, match="no secret is written"):
+        secret.write()
+    assert not secret.directory.exists()
+
+
+def test_jobs_and_their_cells() -> None:
+    names = tuple("abcdefg")
+    slurm = LauncherSpec(name="slurm", cells_per_job=3)
+    assert groups(names, slurm) == [("a",), ("b", "c", "d"), ("e", "f", "g")]
+    assert groups(names[:3], slurm) == [names[:3]]
+    assert groups(names, LauncherSpec(name="local", cells_per_job=3)) == [names]
 
 
 def test_code_that_changed_since_is_not_measured(batch: Batch) -> None:
