@@ -107,7 +107,7 @@ def collect(directory: Path, *arguments: str, **env: str) -> Run:
     """The collector on what a driver left there."""
     path = os.pathsep.join([str(ROOT), str(FAKE_CLIENT)])
     command = [sys.executable, "-m", "experiments.collect", str(directory / "out"), *arguments]
-    return finish(begin(command, directory, PYTHONPATH=path, **env), directory, 150.0)
+    return finish(begin(command, directory, PYTHONPATH=path, **env), directory, 300.0)
 
 
 def wait_for_stage(process: subprocess.Popen[str], output: Path, stage: str, timeout_s: float = 30.0) -> Path:

@@ -113,10 +113,24 @@ def running(place: Path) -> Iterator[SlurmCluster]:
         daemons.enter_context(daemon(place, "slurmctld", "-D", "-i", env=cluster.env))
         daemons.enter_context(daemon(place, "slurmd", "-D", "-N", node(), env=cluster.env))
         wait_for(lambda: "idle" in state(cluster), "slurmd")
-        yield cluster
-        with contextlib.suppress(AssertionError):
+        try:
+            yield cluster
+        finally:
             cluster.ask("scancel", "--user=root", "--signal=KILL", "--full")
             cluster.ask("scancel", "--user=root")
+            wait_for(lambda: not {*cluster.states().values()} & {"RUNNING", "COMPLETING"}, "the end of all jobs")
+    for step in steps(place):
+        step.kill()
+
+
+def steps(place: Path) -> list[psutil.Process]:
+    """Parents of what a job runs; one whose node has gone tries for minutes to tell its controller."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            if process.name() == "slurmstepd" and str(place) in "".join(process.environ().values()):
+                found.append(process)
+    return found
 
 
 def configure(place: Path) -> None:
@@ -160,7 +174,7 @@ def state(cluster: SlurmCluster) -> str:
     return done.stdout
 
 
-def wait_for(condition: object, what: str, timeout_s: float = 30.0) -> None:
+def wait_for(condition: object, what: str, timeout_s: float = 120.0) -> None:
     deadline = time.monotonic() + timeout_s
     assert callable(condition)
     while not condition():

@@ -48,21 +48,31 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
 
 
 @pytest.fixture
-def submit(slurm: SlurmCluster, tmp_path: Path, checkpoint: Path) -> Callable[..., subprocess.Popen[str]]:
+def submit(slurm: SlurmCluster, tmp_path: Path, checkpoint: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """run.py under way: a cell for each engine, one per job unless told otherwise."""
+    drivers: list[subprocess.Popen[str]] = []
 
     def run(engines: list[tuple[str, ...]], *overrides: str) -> subprocess.Popen[str]:
         cells = [
             [f"engine.random_seed={index}", f"engine.command=[{','.join(engine)}]"]
             for index, engine in enumerate(engines)
         ]
-        launcher = ("launcher=slurm", "launcher.cells_per_job=1", "launcher.array_parallelism=1")
+        launcher = (
+            "engine.ready_timeout_s=60",
+            "launcher=slurm",
+            "launcher.cells_per_job=1",
+            "launcher.array_parallelism=1",
+        )
         given = {override.partition("=")[0] for override in overrides}
         kept = [one for one in launcher if one.partition("=")[0] not in given]
         line = small(tmp_path, checkpoint, *kept, *overrides, f"cells={cells}".replace("'", '"'))
-        return begin(line, tmp_path, **slurm.env, **{MARK: str(tmp_path)})
+        drivers.append(begin(line, tmp_path, **slurm.env, **{MARK: str(tmp_path)}))
+        return drivers[-1]
 
-    return run
+    yield run
+    for driver in drivers:
+        driver.kill()
+        driver.wait()
 
 
 def job_of(output: Path, cell: str) -> str:
@@ -89,7 +99,7 @@ def test_a_cancelled_job_ends_its_server_and_says_so_in_its_record(
     output = tmp_path / "out"
     attempt = stage_of(output, "1", "gates", driver)
     slurm.ask("scancel", job_of(output, attempt.parent.name))
-    run = finish(driver, tmp_path)
+    run = finish(driver, tmp_path, 120.0)
     assert run.code == 3, run.err
     assert outcomes(run) == {"0": ["baseline"], "1": ["cancelled"]}
     told = failure(run, 1)
@@ -101,6 +111,7 @@ def test_a_cancelled_job_ends_its_server_and_says_so_in_its_record(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_six_cells_and_everything_that_can_happen_to_a_job(
     submit: Callable[..., subprocess.Popen[str]],
     slurm: SlurmCluster,
@@ -145,20 +156,21 @@ def test_six_cells_and_everything_that_can_happen_to_a_job(
     assert (again.code, outcomes(again)) == (3, expected)
     assert filed(output) == sorted(outcome for tries in expected.values() for outcome in tries), "nothing twice"
 
-    resumed = finish(submit([fake_command(), fake_command(), slow, *engines[3:]], "resume=true"), tmp_path, 120.0)
+    resumed = finish(submit([fake_command(), fake_command(), slow, *engines[3:]], "resume=true"), tmp_path, 300.0)
     assert resumed.code == 0, resumed.err
     taken = [cell["record"].split("/")[-2] for cell in resumed.line["cells"]]
     assert taken == ["attempt-1", "attempt-1", "attempt-2", "attempt-1", "attempt-2", "attempt-1"]
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_time_limit_ends_the_cell_under_way_and_the_job_goes_on(
     submit: Callable[..., subprocess.Popen[str]], slurm: SlurmCluster, tmp_path: Path
 ) -> None:
     """Slurm gives notice up to a minute early, and looks for it twice a minute."""
     limits = ("launcher.cells_per_job=9", "launcher.time_min=1", "launcher.notice_s=50", "launcher.requeues=1")
     driver = submit([fake_command(), fake_command("stall", fault_from=8), fake_command()], *limits)
-    run = finish(driver, tmp_path, 150.0)
+    run = finish(driver, tmp_path, 400.0)
     assert run.code == 3, run.err
     assert outcomes(run) == {"0": ["baseline"], "1": ["time_limit"] * 2, "2": ["inconclusive"]}
     assert failure(run, 1)["phase"] == "gates"
@@ -166,6 +178,7 @@ def test_a_time_limit_ends_the_cell_under_way_and_the_job_goes_on(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_without_a_baseline_nothing_is_measured_and_that_is_said(
     submit: Callable[..., subprocess.Popen[str]], slurm: SlurmCluster, tmp_path: Path
 ) -> None:
@@ -173,7 +186,7 @@ def test_without_a_baseline_nothing_is_measured_and_that_is_said(
     output = tmp_path / "out"
     first = stage_of(output, "0", "gates", driver)
     slurm.ask("scancel", job_of(output, first.parent.name))
-    run = finish(driver, tmp_path, 90.0)
+    run = finish(driver, tmp_path, 300.0)
     assert run.code == 3
     assert outcomes(run) == {"0": ["cancelled"], "1": ["cancelled"], "2": ["cancelled"]}
     assert "no baseline" in failure(run, 2)["message"]
@@ -193,7 +206,7 @@ def stage_of(output: Path, seed: str, stage: str, driver: subprocess.Popen[str] 
         ]
         return bool(found)
 
-    wait_for(reached, f"{stage} of {seed}", 60.0)
+    wait_for(reached, f"{stage} of {seed}", 300.0)
     return found[0]
 
 
