@@ -71,8 +71,9 @@ def submit(slurm: SlurmCluster, tmp_path: Path, checkpoint: Path) -> Iterator[Ca
 
     yield run
     for driver in drivers:
-        driver.kill()
-        driver.wait()
+        if driver.poll() is None:
+            driver.kill()
+            driver.communicate()
 
 
 def job_of(output: Path, cell: str) -> str:
