@@ -22,6 +22,8 @@ DECISION = "decision.json"
 """An attempt at a decision has this in place of a cell's record."""
 DECISIONS = "decisions"
 """Where these lie, beside a study's cells."""
+SEARCH = "search-{}.json"
+"""What a search came to, by its call; beside its cells once a budget has ended it."""
 
 
 def new_attempt(cell_directory: Path) -> Path:

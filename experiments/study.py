@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from experiments import cell, preview, search, summary
@@ -20,7 +20,7 @@ from experiments.measurement import Baseline
 from experiments.plan import Invocation
 from experiments.preparation import change_between, prepare
 from experiments.progress import Stages
-from experiments.record import FILE, attempts, new_attempt, now, read
+from experiments.record import FILE, SCHEMA, SEARCH, attempts, new_attempt, now, read, write_json
 from experiments.tracking import open_tracker
 from gates.evidence import CellEvidence
 from gates.validity import Ruler
@@ -123,7 +123,17 @@ def follow(course: Course, outcome: Outcome, order: Search | None = None) -> Non
             if baseline is None and is_trusted(record):
                 baseline = item.cell.spec, attempt
         if order:
-            course.tracker.expect(len({*outcome.attempts} - {*course.taken_over.values()}))
+            write_search(course, order, len({*outcome.attempts} - {*course.taken_over.values()}))
+
+
+def write_search(course: Course, order: Search, measured: int) -> None:
+    """How many cells were to be measured after all is known when a budget has ended the search. Raises StorageError."""
+    call = course.invocation
+    content = {"schema": SCHEMA, "invocation": asdict(call) | {"cells": measured}, **order.result()}
+    try:
+        write_json(course.plan.directory / SEARCH.format(call.id), content)
+    except OSError as error:
+        raise StorageError(f"no record of what the search found: {error}") from error
 
 
 def measure(course: Course, attempt: cell.Attempt, stages: Stages, outcome: Outcome) -> None:

@@ -38,9 +38,6 @@ class Untracked:
     def log(self, attempt: Path) -> bool:  # noqa: ARG002 - as a tracker's
         return True
 
-    def expect(self, cells: int) -> None:
-        pass
-
 
 class Tracker:
     """The parent run of one call, in an open store; a context manager that ends that run."""
@@ -64,10 +61,6 @@ class Tracker:
     def log(self, attempt: Path) -> bool:
         """File one record as a child run; False if the store did not take it."""
         return self._try(f"{record_file(attempt)} is complete", lambda: self._shelf.file(self._parent, attempt))
-
-    def expect(self, cells: int) -> None:
-        """So many were to be measured after all: a search ends where its budget does."""
-        self._invocation["cells"] = cells
 
     def _begin(self) -> None:
         self._parent = self._shelf.parent(self._study, self._invocation)
