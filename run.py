@@ -15,7 +15,7 @@ import hydra
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from experiments import composition, schema
+from experiments import composition, hydra_output, schema, terminal
 from experiments.errors import ConfigError, Interrupted
 from experiments.interrupts import interruptible, shielded
 
@@ -28,6 +28,7 @@ refused: list[ConfigError] = []
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")
 def compose(config: DictConfig) -> None:
+    hydra_output.write(config)
     try:
         configs.extend(composition.expand(config))
     except ConfigError as error:  # Hydra would explain it by a stack
@@ -35,6 +36,7 @@ def compose(config: DictConfig) -> None:
 
 
 def main() -> int:
+    terminal.guard()
     try:
         with interruptible():
             return run()
