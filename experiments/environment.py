@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 
-from experiments.engine import ROOT
+from experiments.child import ROOT
 from experiments.gpu import gpus
 
 KEY_PACKAGES = ("torch", "sglang", "transformers", "hydra-core", "mlflow", "numpy")

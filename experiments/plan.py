@@ -84,8 +84,10 @@ def label(speculation: SpeculationSpec) -> str:
     match speculation.algorithm:
         case "none":
             return "none"
-        case "nextn":
-            return f"nextn-{speculation.num_steps}-{speculation.num_draft_tokens}"
+        case "nextn" | "eagle3" | "standalone":
+            return f"{speculation.algorithm}-{speculation.num_steps}-{speculation.num_draft_tokens}"
+        case "ngram":
+            return f"ngram-{speculation.num_draft_tokens}"
         case "dspark":
             mode = speculation.verify_mode if speculation.verify_mode != "static" else None
             return "-".join(filter(None, ["dspark", str(speculation.block_size), mode]))

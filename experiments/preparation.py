@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments import environment, plan, ruler, workloads
-from experiments.checks import checked, registered_variants
+from experiments.checks import checked
 from experiments.clients.bench_serving import check_installed
 from experiments.composition import convert
 from experiments.errors import ConfigError
+from experiments.kernels import registered_variants
 from gates.change import Change, ChangeError, classify
 from gates.evidence import Missing
 from gates.golden import GoldenError, Reference, reference
@@ -110,7 +111,7 @@ def check_prompts(gate: GateSpec, data: workloads.Data) -> None:
 
 def plain(cell: CellSpec) -> CellSpec:
     """What a single cell's declaration speaks of: the cell without the settings that may round."""
-    return replace(cell, kernels={}, env={}, engine=replace(cell.engine, extra_args=()))
+    return replace(cell, kernels={}, env={}, engine=replace(cell.engine, flags={}, extra_args=()))
 
 
 def golden_of(cell: CellSpec) -> Reference | Missing:

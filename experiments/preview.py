@@ -14,7 +14,7 @@ import psutil
 
 from experiments import calibration, summary
 from experiments.clients import bench_serving
-from experiments.engine import server_command
+from experiments.engines.registry import engine_of
 from experiments.errors import ConfigError
 from experiments.gpu import gpus
 from experiments.lock import is_free, lock_file
@@ -54,7 +54,7 @@ def starts(item: Prepared) -> Mapping[str, Command]:
         return dict(calibration.commands(spec, dataset, Path()).items())
     port = free_port()
     return {
-        "server": server_command(spec, port=port, served_name=spec.model.name),
+        "server": engine_of(spec).command(spec, port=port, served_name=spec.model.name),
         "client": bench_serving.command(spec, url=f"http://{HOST}:{port}", dataset=dataset),
     }
 

@@ -11,7 +11,7 @@ import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.engine import ROOT
+from experiments.child import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -7,6 +7,7 @@ started, and the server will ask them again.
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,12 +18,16 @@ from ling_runtime.config import ConfigError as ModelConfigError
 from ling_runtime.draft_config import DraftConfig
 
 if TYPE_CHECKING:
+    from experiments.engines.interface import Engine
     from experiments.spec import Algorithm, CellSpec, ModelSpec
     from ling_runtime.config import ModelConfig
 
 KEYS: dict[Algorithm, tuple[str, ...]] = {
     "none": (),
     "nextn": ("num_steps", "num_draft_tokens"),
+    "eagle3": ("num_steps", "num_draft_tokens", "draft_path"),
+    "standalone": ("num_steps", "num_draft_tokens", "draft_path"),
+    "ngram": ("num_draft_tokens",),
     "dspark": (
         "block_size",
         "draft_path",
@@ -42,19 +47,26 @@ INSTEAD = {
     ("dspark", "num_draft_tokens"): "a block of block_size drafts is verified in block_size + 1 rows",
     ("nextn", "block_size"): "a chain's depth is num_steps",
     ("nextn", "draft_path"): "its draft layer is part of the model",
+    ("ngram", "num_steps"): "its drafts are looked up and not computed; their number is num_draft_tokens - 1",
+    ("ngram", "draft_path"): "it drafts from the text so far, without a model",
 }
 
 SCHEDULED = ("scheduler", "sts_path", "cost_table_path", "allow_fallback")
 """Keys without effect where every row is verified."""
 
 
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+
 OVERRULED = {"SGLANG_RAGGED_VERIFY_MODE": "verify_mode", "SGLANG_DSPARK_USE_GREEDY_DRAFT": "greedy_draft"}
 """SGLang's environment names, which a server that was given the flag does not read."""
 
 
-def completed(speculation: SpeculationSpec, model: ModelSpec) -> SpeculationSpec:
+def completed(speculation: SpeculationSpec, model: ModelSpec, engine: Engine) -> SpeculationSpec:
     """With every default that the engine would choose, and absolute paths. Raises ConfigError."""
     algorithm = speculation.algorithm
+    if algorithm not in engine.algorithms:
+        why = f"engine={engine.name} has no {algorithm}; allowed: {', '.join(engine.algorithms)}"
+        raise ConfigError("speculation.algorithm", why)
     for key in given(speculation):
         if key not in KEYS[algorithm]:
             raise ConfigError(f"speculation.{key}", foreign(algorithm, key))
@@ -63,8 +75,12 @@ def completed(speculation: SpeculationSpec, model: ModelSpec) -> SpeculationSpec
             return speculation
         case "nextn":
             return _chain(speculation)
+        case "eagle3" | "standalone":
+            return _with_draft(_chain(speculation), hub=engine.hub)
+        case "ngram":
+            return _looked_up(speculation)
         case "dspark":
-            return _block(speculation, model)
+            return _block(speculation, model, hub=engine.hub)
 
 
 def given(speculation: SpeculationSpec) -> list[str]:
@@ -88,7 +104,21 @@ def _chain(speculation: SpeculationSpec) -> SpeculationSpec:
     return replace(speculation, num_draft_tokens=steps + 1)
 
 
-def _block(speculation: SpeculationSpec, model: ModelSpec) -> SpeculationSpec:
+def _with_draft(speculation: SpeculationSpec, *, hub: bool) -> SpeculationSpec:
+    if not speculation.draft_path:
+        why = f"speculation={speculation.algorithm} needs a draft model; name one"
+        raise ConfigError("speculation.draft_path", why)
+    return replace(speculation, draft_path=located(speculation.draft_path, hub=hub))
+
+
+def _looked_up(speculation: SpeculationSpec) -> SpeculationSpec:
+    rows = speculation.num_draft_tokens
+    if rows is None or rows < 2:
+        raise ConfigError("speculation.num_draft_tokens", f"{rows} leaves no draft to verify; allowed: 2, 3, ...")
+    return speculation
+
+
+def _block(speculation: SpeculationSpec, model: ModelSpec, *, hub: bool) -> SpeculationSpec:
     size = speculation.block_size
     if size is None or size < 1:
         raise ConfigError("speculation.block_size", f"{size} is not a number of drafts; allowed: 1, 2, ...")
@@ -99,7 +129,7 @@ def _block(speculation: SpeculationSpec, model: ModelSpec) -> SpeculationSpec:
             raise ConfigError(f"speculation.{key}", why)
     done = replace(
         speculation,
-        draft_path=absolute(speculation.draft_path or shipped_draft(size, model)),
+        draft_path=located(speculation.draft_path or shipped_draft(size, model), hub=hub),
         verify_mode=mode,
         acceptance=speculation.acceptance or "classic",
         greedy_draft=bool(speculation.greedy_draft),
@@ -109,6 +139,13 @@ def _block(speculation: SpeculationSpec, model: ModelSpec) -> SpeculationSpec:
     if mode == "static":
         return done
     return replace(done, scheduler=done.scheduler or "causal", allow_fallback=bool(done.allow_fallback))
+
+
+def located(path: str, *, hub: bool) -> str:
+    """Absolute; an id of a hub (org/name) stays one where the engine takes those."""
+    if hub and HUB_ID.fullmatch(path) and not Path(path).exists():
+        return path
+    return str(Path(path).absolute())
 
 
 def absolute(path: str | None) -> str | None:
@@ -175,7 +212,7 @@ def check_artifacts(cell: CellSpec) -> None:
         speculation.block_size,
         device=engine.device,
         dtype=engine.dtype,
-        threads=engine.num_threads,
+        threads=engine.threads,
     )
     loads = {"sts_path": load_temperatures, "cost_table_path": load_cost}
     for key, load in loads.items():

@@ -19,7 +19,7 @@ from experiments.tasks.gsm8k import Row, few_shot, question, read_rows
 from ling_runtime.training.problems.generate import generate
 
 if TYPE_CHECKING:
-    from experiments.clients.generate import GenerateClient
+    from experiments.engines.interface import EngineClient
     from experiments.spec import CellSpec, TaskSpec, WorkloadSpec
 
 WARMUP_TOKENS = 32
@@ -70,7 +70,7 @@ def task_rows(task: TaskSpec, directory: Path) -> tuple[tuple[Row, ...], str | N
     return tuple(read[:wanted]), sha256(path.read_bytes())
 
 
-def warm_up(client: GenerateClient, prompts: tuple[str, ...], input_len: int | None) -> None:
+def warm_up(client: EngineClient, prompts: tuple[str, ...], input_len: int | None) -> None:
     """Disjoint prompts of the measured length; the caller flushes afterwards."""
     for prompt in prompts:
         once = client.generate(text=prompt, max_new_tokens=WARMUP_TOKENS, ignore_eos=True)

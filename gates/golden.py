@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter
 
-from experiments.checks import registered_variants
+from experiments.kernels import registered_variants
 from experiments.record import write_atomically
 from experiments.ruler import model_revision
 from experiments.spec import EngineSpec, SpeculationSpec, TaskSpec  # noqa: TC001 - pydantic reads the annotations
