@@ -36,7 +36,6 @@ def compose(config: DictConfig) -> None:
 
 
 def main() -> int:
-    terminal.guard()
     try:
         with interruptible():
             return run()
@@ -83,6 +82,7 @@ def refuse(error: BaseException | None) -> int:
 
 schema.register()
 if __name__ == "__main__":
+    terminal.guard()
     code = main()
     gc.freeze()  # or the interpreter's end walks all that MLflow loaded: a second between the last line and the exit
     sys.exit(code)

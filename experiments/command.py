@@ -7,8 +7,9 @@ environment summary describes.
 from __future__ import annotations
 
 import os
-import shlex
 from dataclasses import dataclass, field
+
+from experiments import secrets
 
 
 @dataclass(frozen=True)
@@ -17,9 +18,9 @@ class Command:
     env: dict[str, str] = field(default_factory=dict)
 
     def shell(self) -> str:
-        """One line that can be pasted into a shell."""
-        settings = [f"{name}={shlex.quote(value)}" for name, value in self.env.items()]
-        return " ".join([*(["env", *settings] if settings else []), shlex.join(self.argv)])
+        """One line that can be pasted into a shell; a secret in it is a reference to the variable that has it."""
+        settings = [f"{name}={secrets.quoted(value)}" for name, value in self.env.items()]
+        return " ".join([*(["env", *settings] if settings else []), *map(secrets.quoted, self.argv)])
 
     def full_env(self) -> dict[str, str]:
         return {**os.environ, **self.env}

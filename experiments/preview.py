@@ -19,7 +19,7 @@ from experiments.errors import ConfigError
 from experiments.gpu import gpus
 from experiments.lock import is_free, lock_file
 from experiments.machine import available_cores, load_average, split_cores
-from experiments.ports import HOST, free_port
+from experiments.ports import free_port, reached
 from experiments.store import open_shelf
 from gates.verdict import INVALID, OK
 
@@ -52,10 +52,11 @@ def starts(item: Prepared) -> Mapping[str, Command]:
     spec, dataset = item.cell.spec, item.data.dataset
     if spec.calibrates:
         return dict(calibration.commands(spec, dataset, Path()).items())
-    port = free_port()
+    host = reached(spec.engine.host)
+    port = free_port(host)
     return {
         "server": engine_of(spec).command(spec, port=port, served_name=spec.model.name),
-        "client": bench_serving.command(spec, url=f"http://{HOST}:{port}", dataset=dataset),
+        "client": bench_serving.command(spec, url=f"http://{host}:{port}", dataset=dataset),
     }
 
 

@@ -44,9 +44,10 @@ FREE_TEXT = ("reason", "hypothesis")
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 NUMBER = re.compile(r"[\d.,+-]+")
 USERINFO = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://([^\s/?#@'\"]*)@")
+QUERY = re.compile(r"[?&;]([\w.-]+)=([^&;#\s'\"]+)")
 BEARER = re.compile(r"(?i)\b(?:bearer|basic)\s+([^\s'\",\]}]+)")
-ASSIGNED = re.compile(r"([A-Za-z][\w.-]*)['\"]?(?:\s*[=:]\s*|,\s*|\s+)(['\"]?)([^\s'\",;&\]})]+)\2")
-"""`NAME=VALUE`, `name: value`, `--flag value`, `[--flag,value]`, `?name=value&`."""
+ASSIGNED = re.compile(r"(?<![\w.])(?=([A-Za-z][\w.-]*)['\"]?(?:\s*[=:]\s*|,\s*|\s+)(['\"]?)([^\s'\",;&\[\]{})]+)\2)")
+"""`NAME=VALUE`, `name: value`, `--flag value`, `[--flag,value]`, `?name=value&`, also one inside the other."""
 WHOLE = re.compile(r"([A-Za-z][\w.-]*)=(.+)", re.DOTALL)
 LONE_USER = 16
 """Characters from which a user without a password is a token, as Git hosts take them."""
@@ -82,7 +83,9 @@ def is_secret(name: str) -> bool:
         return False
     pairs = zip(("", *words), words, strict=False)
     return any(
-        (word in NOUNS and before not in VOCABULARY) or (word in ("key", "keys") and before in KEYS)
+        (word in NOUNS and before not in VOCABULARY)
+        or word.endswith(("password", "passwd"))
+        or (word in ("key", "keys") and before in KEYS)
         for before, word in pairs
     )
 
@@ -99,7 +102,7 @@ def masked_tree(value: T) -> T:
         case dict():
             return {key: masked_tree(one) for key, one in value.items()}  # type: ignore[return-value]
         case list() | tuple():
-            return type(value)(map(masked_tree, value))  # type: ignore[return-value]
+            return type(value)(map(masked_tree, value))
         case _:
             return value
 
@@ -164,15 +167,13 @@ def _learn_url(text: str) -> None:
             for one in (password, unquote(password)):
                 _keep(one, "URL_PASSWORD")
             if _is_value(password):
-                _keep(base64.b64encode(unquote(user).encode()).decode(), "AUTHORIZATION")
+                _keep(_encoded(unquote(user)), "AUTHORIZATION")
         elif len(login) >= LONE_USER:
             _keep(login, "URL_TOKEN")
-    if "://" in text and "?" in text:
-        for pair in text.partition("?")[2].replace(";", "&").split("&"):
-            key, _, value = pair.partition("=")
-            if is_secret(key):
-                for one in (value, unquote(value)):
-                    _keep(one, key)
+    for key, value in QUERY.findall(text):
+        if is_secret(key):
+            for one in (value, unquote(value)):
+                _keep(one, key)
 
 
 def _keep(value: str, name: str) -> None:
@@ -194,13 +195,26 @@ def _is_value(text: str) -> bool:
 
 
 def _spelled(secret: str) -> Iterator[str]:
-    yield secret
-    yield json.dumps(secret)[1:-1]
-    yield json.dumps(secret, ensure_ascii=False)[1:-1]
-    yield repr(secret)[1:-1]
-    yield quote(secret)
-    yield quote(secret, safe="")
-    yield quote_plus(secret)
-    yield html.escape(secret)
-    yield shlex.quote(secret).strip("'")
-    yield base64.b64encode(secret.encode()).decode()
+    """Also what was spelled so and then written into a file of JSON, or printed."""
+    for once in (
+        secret,
+        quote(secret),
+        quote(secret, safe=""),
+        quote_plus(secret),
+        *_escaped(secret),
+        _encoded(secret),
+    ):
+        yield once
+        yield from _escaped(once)
+
+
+def _escaped(text: str) -> Iterator[str]:
+    yield json.dumps(text)[1:-1]
+    yield json.dumps(text, ensure_ascii=False)[1:-1]
+    yield repr(text)[1:-1]
+    yield html.escape(text)
+    yield shlex.quote(text).strip("'")
+
+
+def _encoded(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from experiments import claim
+from experiments import claim, terminal
 from experiments.limits import KEYS, Part
 from experiments.record import DECISIONS, attempts, number, record_file
 
@@ -156,4 +156,5 @@ def summary(rows: Sequence[Row]) -> str:
 
 
 if __name__ == "__main__":
+    terminal.guard()
     sys.exit(main())

@@ -34,7 +34,7 @@ class Masked:
 
 
 def guard() -> None:
-    """To be called first by every program of ours: learn what the environment and the command line hold, and mask it."""
+    """What every program of ours begins with: learn what environment and command line hold, and mask it."""
     secrets.learn_environment()
     secrets.learn(sys.argv[1:])
     if not isinstance(sys.stdout, Masked):

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import httpx
 
+from experiments import secrets
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from types import TracebackType
@@ -47,6 +49,10 @@ class Generation:
     """Per position (logprob, id), best first; an empty tuple where the engine has none (position 0)."""
     input_token_logprobs: TokenLogprobs | None
     output_token_logprobs: TokenLogprobs | None
+
+    def __post_init__(self) -> None:
+        """A model may repeat a secret. It goes no further, so that gates compare what records can hold."""
+        object.__setattr__(self, "text", secrets.masked(self.text))
 
 
 class GenerateClient:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 GO_POLL_S = 0.02
+TRUSTING = "--trust-remote-code"
+"""As first argument: code of the checkpoint may run in the client too."""
 
 
 @dataclass
@@ -120,12 +122,32 @@ def load_client() -> tuple[Any, object]:
     return serving, library
 
 
+def distrust() -> None:
+    """SGLang's client loads every tokenizer with `trust_remote_code=True`, which runs what a checkpoint brings along.
+
+    To be called behind its import: a client that has not imported transformers loads nothing by it.
+    """
+    if "transformers" not in sys.modules:
+        return
+    from transformers import AutoTokenizer  # noqa: PLC0415 - there already
+
+    load = AutoTokenizer.from_pretrained
+
+    def trustless(*args: Any, **options: Any) -> Any:
+        return load(*args, **options | {"trust_remote_code": False})
+
+    AutoTokenizer.from_pretrained = trustless  # type: ignore[method-assign]
+
+
 def main() -> None:
-    requests, go, arguments = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
+    trusting = sys.argv[1] == TRUSTING
+    requests, go, *arguments = sys.argv[2:] if trusting else sys.argv[1:]
     serving, library = load_client()
-    while not go.exists():
+    if not trusting:
+        distrust()
+    while not Path(go).exists():
         time.sleep(GO_POLL_S)
-    with requests.open("w") as out:
+    with Path(requests).open("w") as out:
         serving.orjson = SimpleNamespace(loads=tapped(serving.orjson.loads))
         serving.ASYNC_REQUEST_FUNCS["sglang"] = Recorder(out).around(serving.ASYNC_REQUEST_FUNCS["sglang"])
         sys.argv = ["sglang.benchmark.serving", *arguments]
