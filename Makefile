@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-warn-conflicts
-PACKAGES := ling_runtime experiments gates analysis run.py
+PACKAGES := ling_runtime experiments gates analysis hydra_plugins run.py
 
 .PHONY: help install run test test-slow soak gate check doctor status format clean
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from html.parser import HTMLParser
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -17,7 +17,8 @@ from analysis.report.markup import tag
 from analysis.report.page import page
 from analysis.report.plots import plots
 from experiments.claim import claimed
-from tests.analysis.made import BASE, BROKEN, CAMPAIGN, CELLS, DECISIONS, ENVIRONMENT, LOAD, cell, decision, write
+from tests.analysis.made import BASE, BROKEN, CAMPAIGN, CELLS, DECISIONS, ENVIRONMENT, LOAD, cell, decision, gate, write
+from tests.attacks import ATTACKS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -121,6 +122,49 @@ def test_what_others_wrote_stays_text(tmp_path: Path) -> None:
     assert "<script" not in text
     assert Words(text).text.count("alert(1)") >= 7
     assert Words(text).open == []
+
+
+@pytest.mark.parametrize("evil", ATTACKS)
+def test_no_attack_becomes_an_element_or_an_attribute(evil: str, tmp_path: Path) -> None:
+    """Wherever text of others stands in a record; the page has the elements of one that holds harmless text there."""
+    pages = [of(write(tmp_path / name, *hostile(text))) for name, text in (("evil", evil), ("tame", "words"))]
+    (ours, texts), (tame, _) = map(Elements.of, pages)
+    assert ours == tame
+    assert re.sub(r"\s+", " ", evil).strip() in texts
+
+
+def hostile(text: str) -> list[Any]:
+    """Records whose every text comes from somewhere else."""
+    gates = {"byte_parity": gate("fail", text) | {"evidence": {"baseline": text, "candidate": text, text: 1}}}
+    broken = BROKEN | {"failure": {"class": "launch", "phase": "launch", "message": text, "log_tail": text}}
+    change = {"class": "rounding", "parts": [text], "declared": "declared", "reason": text}
+    said = {"reason": text, "change": change, "gates": gates, "flags": [text]}
+    told = decision("told", -0.1, "keep", "faster", hypothesis=text, overrides=[text], effect=text, **said)
+    asked = cell("told", 2.0, axes={"x": text}, environment=ENVIRONMENT | {"cpu": text, "load": LOAD}, **said)
+    return [BASE, broken, asked, told]
+
+
+class Elements(HTMLParser):
+    """Elements with the names of their attributes, places that they lead to, and the page's text."""
+
+    @classmethod
+    def of(cls, page: str) -> tuple[list[Any], str]:
+        parser = cls(convert_charrefs=True)
+        parser.found, parser.text = [], ""
+        parser.feed(page)
+        return parser.found, re.sub(r"\s+", " ", parser.text)
+
+    found: list[Any]
+    text: str
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, [name for name, _ in attrs], [value for name, value in attrs if name == "href"]))
+
+    def handle_comment(self, data: str) -> None:
+        self.found.append(("comment", data))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
 
 
 def test_the_same_records_make_the_same_page(campaign: Path, capsys: pytest.CaptureFixture[str]) -> None:
