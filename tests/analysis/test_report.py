@@ -75,10 +75,27 @@ def test_a_ratio_is_shown_with_its_interval_and_kept_as_the_logarithm_on_record(
     assert "-11.3% [-12.2%, -10.4%]</data> (decides)" in card
 
 
+def test_a_gate_that_binds_nothing_has_not_failed(tmp_path: Path) -> None:
+    """And a reason is said once, a ratio says to which baseline, a cell has the verdict that was decided about it."""
+    differs = gate("fail") | {"required": False}
+    gates = {"byte_parity": differs, "logit_digest": gate("fail"), "accept_drift": gate("pass"), "p": gate("not_run")}
+    change = {"class": "rounding", "parts": ["kernels.x", "declared: why"], "declared": "declared", "reason": "why"}
+    kept = decision("told", -0.1, "keep", "faster", change=change, gates=gates)
+    cells = BASE, cell("told", 2.0, gates=gates), cell("next", 1.0, baseline="told")
+    text = of(write(tmp_path, *cells, kept))
+    words = re.sub(r"\s+", " ", Words(text).text)
+    assert words.count("1 passed, byte_parity differs (reported only), logit_digest FAILED, p NOT RUN") == 2
+    assert "class rounding, rounding declared against" in words
+    assert "faster : as the interval says" in words
+    assert '<td data-heading="against">told</td>' in text
+    heading = text[text.index('data-details="told"') :]
+    assert heading[: heading.index("</summary>")].endswith('class="badge keep">keep</span>')
+
+
 def test_what_came_to_nothing_has_its_place(campaign: Path) -> None:
     words = Words(of(campaign)).text
     assert "Not kept: pinned (reject), loud (inconclusive), broken (invalid)." in words
-    for wanted in ("pinned saves a launch", "slower : slower: as the interval says", "overlap has it already"):
+    for wanted in ("pinned saves a launch", "slower : as the interval says", "overlap has it already"):
         assert wanted in words
     assert "launch (launch): exit code 7" in words
     assert "no <memory> & no hope" in words, "the log's end"
