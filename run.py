@@ -52,7 +52,7 @@ def main() -> int:
 
 def run() -> int:
     try:
-        compose()
+        hydra_output.shown(compose)
     except SystemExit as stop:  # Hydra's own way out: --help, or an error that it has explained on stderr
         return refuse(stop.__context__) if stop.code else 0
     except (HydraException, OmegaConfBaseException) as error:  # as they come under HYDRA_FULL_ERROR=1

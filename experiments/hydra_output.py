@@ -7,6 +7,9 @@ null, and the same files are written from inside the job. The surprise: `multiru
 
 from __future__ import annotations
 
+import contextlib
+import io
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +20,8 @@ from experiments import secrets
 from experiments.record import write_atomically
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from omegaconf import DictConfig
 
 DIRECTORY = ".hydra"
@@ -30,6 +35,17 @@ def write(config: DictConfig) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     for name, node in {"config": config, "overrides": job.overrides.task}.items():
         write_atomically(directory / f"{name}.yaml", OmegaConf.to_yaml(masked(node)))
+
+
+def shown(compose: Callable[[], None]) -> None:
+    """Call Hydra; what `--cfg` prints is read for secrets before it is printed, for no code of ours runs there."""
+    if not any(argument.partition("=")[0] in ("--cfg", "-c") for argument in sys.argv):
+        compose()
+        return
+    with contextlib.redirect_stdout(io.StringIO()) as text:
+        compose()
+    secrets.learn(OmegaConf.to_container(OmegaConf.create(text.getvalue())))
+    sys.stdout.write(text.getvalue())
 
 
 def learn(config: DictConfig) -> None:

@@ -153,6 +153,19 @@ def test_a_store_s_address_is_refused_without_its_password(uri: str, words: str,
     assert_clean(run)
 
 
+def test_a_composed_configuration_is_printed_without_those_of_its_files(
+    started: Callable[..., Run], tmp_path: Path
+) -> None:
+    """No code of ours runs under --cfg."""
+    preset = tmp_path / "more/experiment/secretive.yaml"
+    preset.parent.mkdir(parents=True)
+    preset.write_text("# @package _global_\nenv:\n  SERVICE_TOKEN: planted-flag\n")
+    run = started(f"hydra.searchpath=[file://{tmp_path}/more]", "experiment=secretive", "--cfg", "job")
+    preset.unlink()
+    assert "SERVICE_TOKEN: ***" in run.out, run.err
+    assert_clean(run)
+
+
 def test_a_syntax_error_of_an_override_is_explained_without_it(started: Callable[..., Run]) -> None:
     run = started("+env.HF_TOKEN='planted-flag")
     assert run.code == 2
