@@ -174,17 +174,22 @@ class GenerateClient:
         return parsed(f"{method} {path}", response.text)
 
 
+def head(text: str) -> str:
+    """Masked before it is cut, or half a secret would be none that anybody knows."""
+    return secrets.masked(text)[:BODY_HEAD]
+
+
 def refused(call: str, response: httpx.Response) -> ProtocolError:
-    return ProtocolError(f"{call}: HTTP {response.status_code}: {response.text[:BODY_HEAD]}")
+    return ProtocolError(f"{call}: HTTP {response.status_code}: {head(response.text)}")
 
 
 def parsed(call: str, text: str) -> dict[str, Any]:
     try:
         payload = json.loads(text)
     except json.JSONDecodeError as error:
-        raise ProtocolError(f"{call}: not JSON: {text[:BODY_HEAD]!r}") from error
+        raise ProtocolError(f"{call}: not JSON: {head(text)!r}") from error
     if not isinstance(payload, dict):
-        raise ProtocolError(f"{call}: not a JSON object: {text[:BODY_HEAD]!r}")
+        raise ProtocolError(f"{call}: not a JSON object: {head(text)!r}")
     return payload
 
 
@@ -197,7 +202,7 @@ def events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
             continue
         event = parsed("POST /generate", line.removeprefix("data: "))
         if "error" in event:
-            raise ProtocolError(f"POST /generate: {str(event['error'])[:BODY_HEAD]}")
+            raise ProtocolError(f"POST /generate: {head(str(event['error']))}")
         yield event
     raise ProtocolError("POST /generate: the stream ended before [DONE]")
 
@@ -223,7 +228,7 @@ def generation(payload: Mapping[str, Any], *, ttft_s: float | None, latency_s: f
             output_token_logprobs=_token_logprobs(meta.get("output_token_logprobs")),
         )
     except (KeyError, TypeError) as error:
-        raise ProtocolError(f"POST /generate: malformed answer ({error!r}): {str(payload)[:BODY_HEAD]}") from error
+        raise ProtocolError(f"POST /generate: malformed answer ({error!r}): {head(str(payload))}") from error
     if answer.finish_reason != "abort" and len(answer.output_ids) != answer.completion_tokens:
         raise ProtocolError(
             f"POST /generate: {len(answer.output_ids)} output_ids but completion_tokens = {answer.completion_tokens}"
