@@ -74,7 +74,7 @@ def overrides(*faults: str, step_ms: float = 0.2, fault_from: int = 1) -> tuple[
 @pytest.fixture
 def started(tmp_path: Path, checkpoint: Path) -> Callable[..., Run]:
     def run(*given: str) -> Run:
-        return finish(begin(small(tmp_path, checkpoint, *given), tmp_path, **ENVIRONMENT), tmp_path)
+        return finish(begin(small(tmp_path, checkpoint, *given), tmp_path, **ENVIRONMENT), tmp_path, 200.0)
 
     return run
 
@@ -121,7 +121,7 @@ def test_after_the_driver_was_killed(
     while stage == "bench" and not (attempt / "requests.jsonl").exists():
         assert process.poll() is None
     process.send_signal(signal.SIGKILL)
-    run = finish(process, tmp_path)
+    run = finish(process, tmp_path, 200.0)
     assert analysis(["sync", str(tmp_path / "out"), "--uri", f"sqlite:///{database}"]) == 0
     assert "***" in (attempt / "server.log").read_text()
     assert_clean(run)
