@@ -24,6 +24,7 @@ from gates.verdict import Verdict, decide
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from experiments.audit.finding import Finding
     from experiments.findings import Findings
     from experiments.machine import Cores
     from experiments.measurement import Baseline
@@ -47,6 +48,8 @@ class Attempt:
     lock: str | None
     baseline: Baseline | None
     golden: Reference | Missing
+    findings: tuple[Finding, ...] = ()
+    """Of the audit before launch."""
 
 
 def run(attempt: Attempt, stages: Stages) -> None:
@@ -98,6 +101,7 @@ def opening(attempt: Attempt) -> dict[str, Any]:
         "activation": None,
         "ruler": None,
         "flags": [],
+        "findings": [finding.to_json() for finding in attempt.findings],
         "environment": environment.summary(environment.capture()),
         "started_utc": now(),
         "ended_utc": None,

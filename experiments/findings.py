@@ -13,6 +13,7 @@ from analysis import drift
 from analysis.peak import phase_band, streams, token_times
 from experiments import telemetry
 from experiments.engines.registry import engine_of
+from experiments.engines.simulation import simulated_accept
 from experiments.errors import MeasurementError
 from experiments.metrics import Metrics, Sample, measure, step_flag, with_steps
 from experiments.ports import is_loopback
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
     from experiments.tasks.gsm8k import Score
     from gates.evidence import CellEvidence, GateResult
     from gates.validity import Fault, Ruler
-
-SIMULATION = "SGLANG_SIMULATE_ACC_LEN"
-"""Environment name under which a server invents its accept length."""
 
 FOREIGN_LOAD = 0.1
 """Cores used by others from which on a measurement is flagged."""
@@ -112,7 +110,7 @@ def drift_of(spec: CellSpec, load: Load) -> LogRatio:
 
 
 def accept_source(spec: CellSpec) -> AcceptSource:
-    if SIMULATION in spec.env:
+    if simulated_accept(spec) is not None:
         return "simulated"
     return "definition" if spec.speculation.algorithm == "none" else "measured"
 

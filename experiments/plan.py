@@ -21,10 +21,15 @@ if TYPE_CHECKING:
     from experiments.spec import CellSpec, SpeculationSpec
 
 PATHS = (
-    *("model.path", "model.tokenizer_path", "workload.dataset_path", "task.data_path"),
+    *("model.path", "model.tokenizer_path", "workload.dataset_path", "task.data_path", "task.shots_path"),
     *("speculation.draft_path", "speculation.sts_path", "speculation.cost_table_path"),
 )
 """Where things lie on this machine; identity hashes their contents instead."""
+
+TOLD = ("change.", "engine.reported.")
+"""A declaration is no axis, nor is what a server says of itself."""
+LABELLED = ("speculation.", "env.", "engine.flags.")
+"""Keys that a cell's label may stand for."""
 
 LIMITS = ("engine.host", *limits.KEYS.values())
 """They decide whether there is a result, or who else may have one, and not which."""
@@ -67,7 +72,7 @@ class Inputs:
 def expand(specs: Sequence[CellSpec]) -> tuple[Cell, ...]:
     """Names are unique: cells that do not differ (an A/A) are numbered."""
     flats = [flat(spec) for spec in specs]
-    axes = [key for key in _varying(flats) if not key.startswith("change.")]  # a declaration is no axis
+    axes = [key for key in _varying(flats) if not key.startswith(TOLD)]
     labels = [label(spec.speculation) for spec in specs]
     alike = {text: [values for own, values in zip(labels, flats, strict=True) if own == text] for text in labels}
     names = [name(text, values, _named(axes, alike[text])) for text, values in zip(labels, flats, strict=True)]
@@ -82,8 +87,8 @@ def name(label: str, values: Mapping[str, Any], axes: Sequence[str]) -> str:
 
 def label(speculation: SpeculationSpec) -> str:
     match speculation.algorithm:
-        case "none":
-            return "none"
+        case "none" | "served":
+            return speculation.algorithm
         case "nextn" | "eagle3" | "standalone":
             return f"{speculation.algorithm}-{speculation.num_steps}-{speculation.num_draft_tokens}"
         case "ngram":
@@ -120,9 +125,9 @@ def _varying(flats: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _named(axes: Sequence[str], alike: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Axes that a name shows: of speculation only those in which cells `alike` by their label differ."""
+    """Axes that a name shows: of speculation and what goes with it those in which cells `alike` by label differ."""
     differing = _varying(alike)
-    return [key for key in axes if not key.startswith("speculation.") or key in differing]
+    return [key for key in axes if not key.startswith(LABELLED) or key in differing]
 
 
 def _brief(value: Any) -> str:

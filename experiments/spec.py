@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-Algorithm = Literal["none", "nextn", "dspark", "eagle3", "standalone", "ngram"]
+Algorithm = Literal["none", "nextn", "dspark", "eagle3", "standalone", "ngram", "served"]
+"""`served`: what an attached server has; it is replaced by that before anything else looks at it."""
 VerifyMode = Literal["static", "cap-accept", "compact"]
 
 
@@ -46,6 +47,8 @@ class EngineSpec:
     """Of a server that somebody else runs."""
     api_key_env: str | None = None
     """Name of the environment variable that holds its key, never the key."""
+    reported: dict[str, str] = field(default_factory=dict)
+    """What such a server says of itself; nobody sets it."""
     gpu: str | None = None
     """Hardware that the audit is to assume; None: what nvidia-smi reports."""
     command: tuple[str, ...] = ()
@@ -135,6 +138,8 @@ class TaskSpec:
     name: Literal["none", "gsm8k"] = "none"
     data_path: str | None = None
     """JSONL in GSM8K's form; None: generated word problems."""
+    shots_path: str | None = None
+    """JSONL whose first rows are the examples; None: those are the data's own first rows, which are then not asked."""
     num_questions: int = 50
     num_shots: int = 5
     max_new_tokens: int = 512
@@ -224,6 +229,15 @@ class MachineSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClaimSpec:
+    """Figures that somebody states of this study's cells, for the audit to hold against what can be; nothing else."""
+
+    accept_length: float | None = None
+    expert_mb: float | None = None
+    """MB (1e6) of routed experts that one layer makes one rank read in a step."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class StudySpec:
     """What its cells share and no cell's identity depends on."""
 
@@ -235,3 +249,6 @@ class StudySpec:
     """Take over cells whose identity already has a valid record in output_dir."""
     dry_run: bool = False
     preflight: bool = False
+    audit: Literal["strict", "warn", "off"] = "warn"
+    """strict: nothing starts while the audit of a cell has an error."""
+    claims: ClaimSpec = field(default_factory=ClaimSpec)

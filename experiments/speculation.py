@@ -7,6 +7,7 @@ started, and the server will ask them again.
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import fields, replace
 from pathlib import Path
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 KEYS: dict[Algorithm, tuple[str, ...]] = {
     "none": (),
+    "served": (),
     "nextn": ("num_steps", "num_draft_tokens"),
     "eagle3": ("num_steps", "num_draft_tokens", "draft_path"),
     "standalone": ("num_steps", "num_draft_tokens", "draft_path"),
@@ -66,12 +68,12 @@ def completed(speculation: SpeculationSpec, model: ModelSpec, engine: Engine) ->
     algorithm = speculation.algorithm
     if algorithm not in engine.algorithms:
         why = f"engine={engine.name} has no {algorithm}; allowed: {', '.join(engine.algorithms)}"
-        raise ConfigError("speculation.algorithm", why)
+        raise ConfigError("speculation.algorithm", f"{why} ({engine.without})" if engine.without else why)
     for key in given(speculation):
         if key not in KEYS[algorithm]:
             raise ConfigError(f"speculation.{key}", foreign(algorithm, key))
     match algorithm:
-        case "none":
+        case "none" | "served":
             return speculation
         case "nextn":
             return _chain(speculation)
@@ -119,7 +121,7 @@ def _looked_up(speculation: SpeculationSpec) -> SpeculationSpec:
 
 
 def _block(speculation: SpeculationSpec, model: ModelSpec, *, hub: bool) -> SpeculationSpec:
-    size = speculation.block_size
+    size = speculation.block_size or (own_block(speculation.draft_path, model) if hub else None)
     if size is None or size < 1:
         raise ConfigError("speculation.block_size", f"{size} is not a number of drafts; allowed: 1, 2, ...")
     mode = speculation.verify_mode or "static"
@@ -129,6 +131,7 @@ def _block(speculation: SpeculationSpec, model: ModelSpec, *, hub: bool) -> Spec
             raise ConfigError(f"speculation.{key}", why)
     done = replace(
         speculation,
+        block_size=size,
         draft_path=located(speculation.draft_path or shipped_draft(size, model), hub=hub),
         verify_mode=mode,
         acceptance=speculation.acceptance or "classic",
@@ -150,6 +153,15 @@ def located(path: str, *, hub: bool) -> str:
 
 def absolute(path: str | None) -> str | None:
     return path and str(Path(path).absolute())
+
+
+def own_block(draft_path: str | None, model: ModelSpec) -> int | None:
+    """Drafts that a draft was trained for, from the model's list or the draft's config; None: neither says."""
+    known = [size for size, path in model.drafts.items() if draft_path in (None, path)]
+    if len(known) == 1 and known[0].isdecimal():
+        return int(known[0])
+    config = Path(draft_path or "") / "config.json"
+    return json.loads(config.read_text()).get("block_size") if draft_path and config.is_file() else None
 
 
 def shipped_draft(size: int, model: ModelSpec) -> str:

@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from experiments import cell, preview, search, summary
+from experiments.audit import report
+from experiments.engines.registry import engine_of
 from experiments.errors import ConfigError, Interrupted, StorageError
 from experiments.interrupts import ignore
 from experiments.machine import Cores, available_cores, split_cores
@@ -63,6 +65,7 @@ def main(configs: Sequence[DictConfig]) -> int:
             return preview.dry_run(plans)
         if any(plan.study.preflight for plan in plans):
             return preview.preflight(plans)
+        report.announce(plans)
         order = search.ordered(configs, plans)
         courses = [chart(plan, order) for plan in plans]
     except ConfigError as error:
@@ -164,12 +167,13 @@ def begin(course: Course, item: Prepared, directory: Path, baseline: tuple[CellS
         lock=study.machine.lock,
         baseline=load_baseline(*baseline, item.cell.spec) if baseline else None,
         golden=item.golden,
+        findings=item.findings,
     )
 
 
 def pinned(machine: MachineSpec, spec: CellSpec) -> Cores:
     """Whose cores are whose; the driver itself is on the client's from now on."""
-    if not machine.pin_cores:
+    if not machine.pin_cores or not engine_of(spec).started:
         return Cores()
     cores = split_cores(available_cores(), spec.engine.num_threads)
     os.sched_setaffinity(0, cores.client or available_cores())
@@ -180,6 +184,7 @@ def load_baseline(spec: CellSpec, attempt: Path, candidate: CellSpec) -> Baselin
     record = read(attempt)
     return Baseline(
         name=record["name"],
+        spec=spec,
         change=change_between(spec, candidate),
         evidence=CellEvidence.from_json(json.loads((attempt / "gate.json").read_text())),
         ruler=Ruler(**record["ruler"]),

@@ -7,6 +7,7 @@ are never among them, also where the measured ones come from a file of yours.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from dataclasses import dataclass
@@ -32,8 +33,11 @@ class Data:
     dataset_sha256: str
     warmup: tuple[str, ...]
     task_rows: tuple[Row, ...]
+    """Examples first."""
     task_sha256: str | None
     """None: no task."""
+    task_file: Path | None = None
+    """Where the questions are."""
 
 
 def prepare(cell: CellSpec, directory: Path) -> Data:
@@ -51,23 +55,42 @@ def prepare(cell: CellSpec, directory: Path) -> Data:
         warmup=warmup,
         task_rows=rows,
         task_sha256=task_sha256,
+        task_file=questions_file(cell.task, directory),
     )
 
 
 def task_rows(task: TaskSpec, directory: Path) -> tuple[tuple[Row, ...], str | None]:
-    """A task's examples and questions, and the hash of the file that they come from. Raises ConfigError."""
-    if task.name == "none":
+    """A task's examples and questions, and the hash of the files that they come from. Raises ConfigError."""
+    path = questions_file(task, directory)
+    if path is None:
         return (), None
-    wanted = task.num_shots + task.num_questions
+    questions, wanted = read_rows(path), task.num_questions + own_shots(task)
+    if len(questions) < wanted:
+        problem = f"{path} has {len(questions)} rows; {own_shots(task)} examples come first"
+        raise ConfigError("task.num_questions", problem)
+    content, rows = path.read_bytes(), tuple(questions[:wanted])
+    if not task.shots_path:
+        return rows, sha256(content)
+    shots = Path(task.shots_path)
+    examples = read_rows(shots)[: task.num_shots]
+    if len(examples) < task.num_shots:
+        raise ConfigError("task.num_shots", f"{shots} has {len(examples)} rows")
+    return (*examples, *rows), sha256(shots.read_bytes() + content)
+
+
+def own_shots(task: TaskSpec) -> int:
+    """Rows of the questions' own file that are examples."""
+    return 0 if task.shots_path else task.num_shots
+
+
+def questions_file(task: TaskSpec, directory: Path) -> Path | None:
+    """The one that the task names, or a generated one in `directory`; None without a task."""
+    if task.name == "none":
+        return None
     if task.data_path:
-        path = Path(task.data_path)
-    else:
-        rows = problems(task.seed, wanted)
-        path = _file(directory, ".jsonl", "".join(json.dumps(vars(row)) + "\n" for row in rows))
-    read = read_rows(path)
-    if len(read) < wanted:
-        raise ConfigError("task.num_questions", f"{path} has {len(read)} rows; {task.num_shots} examples come first")
-    return tuple(read[:wanted]), sha256(path.read_bytes())
+        return Path(task.data_path)
+    rows = problems(task.seed, task.num_questions + own_shots(task))
+    return _file(directory, ".jsonl", "".join(json.dumps(vars(row)) + "\n" for row in rows))
 
 
 def warm_up(client: EngineClient, prompts: tuple[str, ...], input_len: int | None) -> None:
@@ -107,8 +130,9 @@ def _prompts(load: WorkloadSpec) -> tuple[str, tuple[str, ...]]:
     return json.dumps(measured, indent=1), tuple(asked for asked, _ in texts[load.num_prompts :])
 
 
+@functools.lru_cache(maxsize=1)
 def _worked(seed: int, count: int, shots: int) -> list[tuple[str, str]]:
-    """Prompts of `shots` worked examples and a question, each with its answer."""
+    """Prompts of `shots` worked examples and a question, each with its answer; the same for all cells of a study."""
     size = shots + 1
     rows = problems(seed, size * count)
     groups = [rows[start : start + size] for start in range(0, len(rows), size)]

@@ -83,12 +83,12 @@ def taken(spec: CellSpec, hardware: Hardware, evidence: CellEvidence) -> Golden:
         model=spec.model.name,
         revision=revision_of(spec.model),
         hardware=hardware,
-        engine=replace(spec.engine, command=()),
+        engine=replace(spec.engine, command=(), reported={}),
         speculation=replace(spec.speculation, draft_path=None, sts_path=None, cost_table_path=None),
         env=spec.env,
         kernels=spec.kernels,
         evidence=CellEvidence(probe=evidence.probe, task=evidence.task),
-        task=replace(spec.task, data_path=None) if evidence.task else None,
+        task=replace(spec.task, data_path=None, shots_path=None) if evidence.task else None,
     )
 
 
@@ -151,7 +151,7 @@ def asking(cell: CellSpec, found: Reference) -> CellSpec:
     task, wanted = found.golden.task, TABLE["task_score"][found.change.class_] == "required"
     if cell.task.name != "none" or task is None or not wanted:
         return cell
-    return replace(cell, task=replace(task, data_path=cell.task.data_path))
+    return replace(cell, task=replace(task, data_path=cell.task.data_path, shots_path=cell.task.shots_path))
 
 
 def misfit(golden: Golden, cell: CellSpec, change: Change) -> str | None:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from experiments import plan, preview, summary
+from experiments.audit import report
 from experiments.checks import checked
-from experiments.clients.bench_serving import check_installed
 from experiments.comparison import campaign
 from experiments.comparison.ab import Bench
 from experiments.comparison.campaign import BASE, Campaign, Step
@@ -22,7 +22,7 @@ from experiments.composition import convert
 from experiments.errors import ConfigError, Interrupted, StorageError
 from experiments.interrupts import ignore
 from experiments.plan import Invocation
-from experiments.preparation import Plan, check_study
+from experiments.preparation import Plan, check_programs, check_study
 from experiments.progress import Stages
 from experiments.record import DECISION, FILE, now, read
 from experiments.study import Course, Outcome, is_trusted
@@ -57,6 +57,7 @@ def main(configs: Sequence[DictConfig]) -> int:
             return preview.dry_run([venture.plan])
         if study.preflight:
             return preview.preflight([venture.plan])
+        report.announce([venture.plan])
         invocation = call(venture)
         tracker = open_tracker(study, invocation)
     except ConfigError as error:
@@ -100,8 +101,9 @@ def call(venture: Venture) -> Invocation:
 
 def prepare(composed: Sequence[Composed]) -> Venture:
     """Raises ConfigError."""
-    check_installed()
     first = composed[0]
+    for one in composed:
+        check_programs(one.cell, first.study)
     check_study(first.study)
     modes = first.modes
     expected = 2 if modes.mode == "ab" else 1 + len(modes.campaign.changes)
@@ -140,8 +142,11 @@ def check_settings(modes: Modes, cell: CellSpec) -> None:
 def arms(first: Composed, specs: Sequence[CellSpec]) -> tuple[Prepared, ...]:
     """Named as the cells of a sweep would be."""
     declared = first.modes.ab
-    names = [cell.name for cell in plan.expand([checked(spec) for spec in specs])]
-    base = checked(specs[0])
+    done = [checked(spec) for spec in specs]
+    base = done[0]
+    if base.engine.url and base.engine.url == done[1].engine.url:
+        raise ConfigError("engine.url", f"both arms are {base.engine.url}; each needs a server of its own")
+    names = [cell.name for cell in plan.expand(done)]
     pair = [
         prepared(name, spec, first.study, base=base, declared=said)
         for name, spec, said in zip(names, specs, (None, declared), strict=True)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from experiments.clients.generate import Generation
     from experiments.command import Command
     from experiments.spec import Algorithm, CellSpec
+    from experiments.workloads import Data
 
 
 LAUNCH_KEYS = (
@@ -76,6 +77,8 @@ class Engine(ABC):
     """`--backend` of SGLang's load client."""
     algorithms: ClassVar[tuple[Algorithm, ...]] = ("none",)
     """Speculation that it can be asked for."""
+    without: ClassVar[str] = ""
+    """Why for no other."""
     keys: ClassVar[tuple[str, ...]] = ()
     """Of OWN_KEYS those that it has a use for."""
     started: ClassVar[bool] = True
@@ -91,9 +94,16 @@ class Engine(ABC):
     def check(self, cell: CellSpec) -> None:
         """Raises ConfigError for what this engine cannot do with the completed cell."""
 
+    def check_installed(self, cell: CellSpec) -> None:  # noqa: B027 - most have nothing to look for
+        """Raises ConfigError where the server's program is not on this machine. A dry run does not ask."""
+
     @abstractmethod
     def command(self, cell: CellSpec, *, port: int, served_name: str) -> Command:
         """What starts the server, bound to loopback."""
+
+    def lines(self, cell: CellSpec, url: str, data: Data) -> dict[str, Command]:
+        """Further lines for a dry run to print, by what each is for; this program runs none of them."""
+        return {}
 
     def client(self, cell: CellSpec, url: str, *, timeout_s: float = 600.0) -> EngineClient:
         return GenerateClient(url, timeout_s)

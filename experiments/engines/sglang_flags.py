@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from experiments.engines.command_line import Value
     from experiments.spec import CellSpec, SpeculationSpec
 
+ADDED = ("--model-path", "--host", "--port", "--served-model-name")
+"""What every launch has, and no cell asks for."""
+RAGGED = "SGLANG_RAGGED_VERIFY_MODE"
 KEYS = (
     "attention_backend",
     "linear_attn_backend",
@@ -78,10 +81,10 @@ def speculation_flags(speculation: SpeculationSpec) -> dict[str, Value]:
 
 def environment(cell: CellSpec) -> dict[str, str]:
     """What the cell sets, and the two settings of a block that SGLang reads from the environment alone."""
-    speculation = cell.speculation
-    own: dict[str, str] = {}
-    if speculation.algorithm == "dspark" and speculation.verify_mode not in (None, "static"):
-        own["SGLANG_RAGGED_VERIFY_MODE"] = speculation.verify_mode
-    if speculation.greedy_draft:
-        own["SGLANG_DSPARK_USE_GREEDY_DRAFT"] = "1"
-    return {**own, **cell.env}
+    threads, speculation = cell.engine.num_threads, cell.speculation
+    own = {
+        "OMP_NUM_THREADS": threads and str(threads),
+        RAGGED: speculation.verify_mode,
+        "SGLANG_DSPARK_USE_GREEDY_DRAFT": "1" if speculation.greedy_draft else None,
+    }
+    return {**cell.env, **{name: value for name, value in own.items() if value}}
