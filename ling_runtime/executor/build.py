@@ -34,7 +34,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch
 class ExecutorSettings:
     """What shapes an executor besides the checkpoint. `num_steps` 0 and no `draft` is no speculation; `context_length`
     None the model's; `graphs` replays greedy steps, on a CUDA device, where `overlap` reads each step one call late and
-    `seq_lens_pin` waits for lengths before each.
+    `seq_lens_pin` waits for lengths before each; `simulated_accept_length` then replaces acceptance.
     """
 
     num_steps: int = 0
@@ -49,6 +49,7 @@ class ExecutorSettings:
     graphs: bool = False
     overlap: bool = False
     seq_lens_pin: bool = False
+    simulated_accept_length: float | None = None
 
 
 def load_executor(path: str, settings: ExecutorSettings) -> StepExecutor:
@@ -95,7 +96,7 @@ def build_executor(config: ModelConfig, tensors: Mapping[str, Tensor], settings:
         assert proposer is None or isinstance(proposer, NextnProposer)
         return GraphExecutor(
             model, caches, proposer, max_context=context, chunk=settings.chunk, overlap=settings.overlap,
-            seq_lens_pin=settings.seq_lens_pin,
+            seq_lens_pin=settings.seq_lens_pin, simulated=settings.simulated_accept_length,
         )  # fmt: skip
     rule = RULES[settings.draft.acceptance if settings.draft else "classic"]
     return StepExecutor(model, caches, proposer, max_context=context, chunk=settings.chunk, rule=rule)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -35,9 +35,17 @@ if TYPE_CHECKING:
 class GreedyStep:
     """Draft, verify and extend for `batch` requests, in the order in which they are replayed."""
 
-    def __init__(self, model: Ling, caches: Caches, relay: Relay, proposer: NextnProposer | None, batch: int) -> None:
+    def __init__(
+        self,
+        model: Ling,
+        caches: Caches,
+        relay: Relay,
+        proposer: NextnProposer | None,
+        batch: int,
+        simulated: float | None,
+    ) -> None:
         rows = 1 + (proposer.steps if proposer else 0)
-        self._verify = VerifyStep(model, caches, relay, batch=batch, rows=rows)
+        self._verify = VerifyStep(model, caches, relay, batch=batch, rows=rows, simulated=simulated)
         self._before: list[Recorded] = []
         self._after: list[Recorded] = []
         if proposer:
@@ -97,13 +105,16 @@ class GraphExecutor(StepExecutor):
         chunk: int,
         overlap: bool = False,
         seq_lens_pin: bool = False,
+        simulated: float | None = None,
     ) -> None:
         super().__init__(model, caches, proposer, max_context=max_context, chunk=chunk)
         chosen = {str(row["operator"]): row["variant"] for row in model.kernels.report()}
         missing = sorted(o for o, name in DEVICE_VARIANTS.items() if chosen[o] != name)
         if missing:
             raise ConfigError(f"graphs need the device variants of {', '.join(missing)}: kernels.OPERATOR=triton")
-        self._drafting, self._overlap, self._pinned = proposer, overlap, seq_lens_pin
+        if simulated is not None and not 1 <= simulated <= self.window:
+            raise ConfigError(f"simulated accept length {simulated}: allowed: 1 to {self.window}, the rows of a window")
+        self._drafting, self._overlap, self._pinned, self._simulated = proposer, overlap, seq_lens_pin, simulated
         longest = max_context + 3 * self.window
         self._relay = Relay(caches.slots + 1, drafts=self.window - 1, longest=longest, device=model.device)
         self._graphs: dict[int, GreedyStep] = {}
@@ -136,8 +147,15 @@ class GraphExecutor(StepExecutor):
 
     def _step_of(self, batch: int) -> GreedyStep:
         if batch not in self._graphs:
-            self._graphs[batch] = GreedyStep(self._model, self._caches, self._relay, self._drafting, batch)
+            self._graphs[batch] = GreedyStep(
+                self._model, self._caches, self._relay, self._drafting, batch, self._simulated
+            )
         return self._graphs[batch]
+
+    def speculation_report(self) -> dict[str, Any] | None:
+        """Marked where acceptance is simulated."""
+        report = super().speculation_report()
+        return report and (report | ({"simulated_accept_length": self._simulated} if self._simulated else {}))
 
     def _land(self) -> dict[int, StepOutput]:
         """Read the step in flight, for the requests that are still there."""

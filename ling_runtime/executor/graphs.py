@@ -73,9 +73,13 @@ class VerifyStep(Recorded):
     """Greedy verification of `rows` rows for `batch` requests: `slots` says whose, `results` what came.
 
     `starts` and `hidden` are left for a proposer: where the window began, and its rows after the final norm.
+    `simulated` replaces acceptance by a mean accept length, to time steps of weights that nobody trained.
     """
 
-    def __init__(self, model: Ling, caches: Caches, relay: Relay, *, batch: int, rows: int) -> None:
+    def __init__(
+        self, model: Ling, caches: Caches, relay: Relay, *, batch: int, rows: int, simulated: float | None = None
+    ) -> None:
+        self._simulated = simulated
         self._model, self._relay, self._latent, self._rows = model, relay, caches.latent.rows, rows
         self._recurrent = DeviceRecurrent(caches.recurrent.pools, batch, rows)
         self.slots = torch.zeros(batch, dtype=torch.int64, device=model.device)
@@ -93,7 +97,7 @@ class VerifyStep(Recorded):
         self.hidden.copy_(self._model(self._verified.flatten(), pass_))  # type: ignore[arg-type]
         choices = self._model.greedy(self.hidden)
         relay = self._relay
-        accept(pass_.window, self._verified, choices, relay.lengths, relay.tokens, self.results)
+        accept(pass_.window, self._verified, choices, relay.lengths, relay.tokens, self.results, self._simulated)
         commit(self._recurrent, pass_.window, self.results.accepted)
 
     def look_up(self) -> None:

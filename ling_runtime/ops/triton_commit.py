@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from ling_runtime.memory.device import DeviceRecurrent, DeviceWindow
 
 
+SEED = tl.constexpr(7)
+
+
 class Results(NamedTuple):
     """What the host reads of a step."""
 
@@ -30,15 +33,22 @@ class Results(NamedTuple):
 
 
 def accept(
-    window: DeviceWindow, verified: Tensor, choices: Tensor, lengths: Tensor, tokens: Tensor, results: Results
+    window: DeviceWindow,
+    verified: Tensor,
+    choices: Tensor,
+    lengths: Tensor,
+    tokens: Tensor,
+    results: Results,
+    simulated: float | None = None,
 ) -> None:
     """verified and choices [B, W]: fills `results` and advances `lengths` and `tokens` of the slots.
 
-    Row j + 1 is accepted iff its token is what row j chose and all before were.
+    Row j + 1 is accepted iff its token is what row j chose and all before were. With `simulated`, as many rows are
+    accepted as make that the mean, the bonus counted, by a draw from the position; drafts are then emitted as they are.
     """
     _accept[(window.batch,)](
         verified, choices, window.slot_index, lengths, tokens, results.choices, results.accepted, window.rows,
-        triton.next_power_of_2(window.rows), **launch(), num_warps=1,
+        simulated or 0.0, triton.next_power_of_2(window.rows), simulated is not None, **launch(), num_warps=1,
     )  # fmt: skip
 
 
@@ -58,18 +68,25 @@ def commit(recurrent: DeviceRecurrent, window: DeviceWindow, accepted: Tensor) -
 
 @triton.jit(do_not_specialize=["W"])
 def _accept(
-    verified, choices, slots, lengths, tokens, chosen, accepted, W, BLOCK: tl.constexpr, PDL: tl.constexpr
+    verified, choices, slots, lengths, tokens, chosen, accepted, W, mean, BLOCK: tl.constexpr, SIMULATED: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     enter(PDL)
     request = tl.program_id(0)
     place = tl.arange(0, BLOCK)
     draft = tl.load(verified + request * W + place + 1, mask=place + 1 < W, other=-1)
     choice = tl.load(choices + request * W + place, mask=place < W, other=-2)
-    tl.store(chosen + request * W + place, choice, mask=place < W)
     correct = tl.min(tl.where(draft == choice, W, place))
     slot = tl.load(slots + request)
+    before = tl.load(lengths + slot)
+    if SIMULATED:
+        least = tl.floor(mean)
+        drawn = least + (tl.rand(SEED, before.to(tl.int32)) < mean - least).to(tl.float32)
+        correct = tl.minimum(tl.maximum(drawn.to(tl.int32), 1), W) - 1
+        choice = tl.where(place < correct, draft, choice)
+    tl.store(chosen + request * W + place, choice, mask=place < W)
     tl.store(accepted + request, (correct + 1).to(tl.int64))
-    length = tl.load(lengths + slot) + correct + 1
+    length = before + correct + 1
     tl.store(lengths + slot, tl.where(slot == 0, 0, length))  # padding's slot stays at its first page
     tl.store(tokens + slot, tl.load(choices + request * W + correct))
     leave(PDL)
