@@ -166,7 +166,7 @@ def walk_cases(rows: int) -> Iterator[Case]:
         lower_bound=-5.0,
         eps=1e-6,
     )
-    states, walked = [], start.new_full((2,), TILE // 2 - 2)
+    states, walked = [], start.new_full((1,), TILE // 2 - 2)
     for _ in range(STREAMS):
         ring = torch.rand(2, TILE, HEADS, 4 * WIDTH + 1, device="cuda") - 0.5
         conv = torch.randn(2, TAPS - 1, 3 * size, device="cuda", dtype=torch.bfloat16)

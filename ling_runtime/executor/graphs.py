@@ -102,7 +102,9 @@ class VerifyStep(Recorded):
 
     def look_up(self) -> None:
         """What the slots hold now: where their windows start, the tokens to verify, their pages."""
-        look_up(self._relay, self.slots, self.starts, self._verified, self._table)
+        recurrent = self._recurrent
+        walked = recurrent.pools.walked
+        look_up(self._relay, walked, self.slots, self.starts, self._verified, self._table, recurrent.walked)
 
     def window_pass(self, *, ahead_by: int = 0, rows: int | None = None) -> DevicePass:
         """A pass over the window that was or is verified, or over `rows` rows `ahead_by` positions behind its start."""

@@ -71,7 +71,7 @@ class DeviceRecurrent:
         layers, _, taps, channels = pools.conv.shape
         heads, width = pools.state.shape[2:4]
         chunks, closed = -(-(TILE - 1 + rows) // TILE), (TILE - 1 + rows) // TILE
-        self.pools = pools
+        self.pools, self.walked = pools, pools.walked.new_full((batch,), -1)
         self.staged = KdaStaged(
             pools.conv.new_zeros(layers, batch, taps + rows, channels),
             pools.ring.new_zeros(layers, batch, chunks, TILE, heads, 4 * width + 1),
@@ -82,7 +82,7 @@ class DeviceRecurrent:
         """Whole pools of `layer` with the window's slots, and where to stage."""
         pools, staged = self.pools, self.staged
         place = KdaStaged(staged.conv[layer], staged.grid[layer], staged.states[layer])
-        lead = (pools.lead[layer], pools.walked)
+        lead = (pools.lead[layer], self.walked)
         return KdaState(pools.conv[layer], pools.ring[layer], pools.state[layer], window.slot_index, place, lead)
 
     def stage(self, layer: int, staged: KdaStaged) -> None:

@@ -56,7 +56,7 @@ class KdaState:
     staging: KdaStaged | None = None
     """Where a captured step stages; None: fresh tensors."""
     lead: tuple[Tensor, Tensor] | None = None
-    """A captured step's states [slots, H, d, d], values by keys, and the positions [slots] they are at: -1 none."""
+    """A captured step's states [slots, H, d, d], values by keys, and the positions [B] they are at: -1 none."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 Every row is reached by the same sequence of single steps, so its bits are the same in every window, and a state stored
 between two steps changes nothing: a captured step keeps, beside the state at the last chunk boundary, the one where
 its last window began (`lead`), and walks again only the rows that were accepted since. The surprise is that few rows
-are better walked than solved: a step is one reduction inside one warp, while the chunk form's small products and
+are better walked than solved: a step is a reduction inside one warp, while the chunk form's small products and
 triangular solve cost a barrier each. Every program makes its head's rows ready for itself, which is cheaper than a
 kernel before it.
 """
@@ -19,7 +19,7 @@ import triton.language as tl
 from ling_runtime.config import TILE
 from ling_runtime.ops.kda import KdaStaged, kda_window
 from ling_runtime.ops.registry import variant
-from ling_runtime.ops.triton_kda_out import gated_linear
+from ling_runtime.ops.triton_kda_out import normed_linear
 from ling_runtime.ops.triton_launch import enter, launch, leave
 
 if TYPE_CHECKING:
@@ -55,14 +55,15 @@ def kda_window_triton(
         staged.states[:, 0] = state.state
     lead, walked = state.lead or (state.state, index)
     starts, value_tile = window.start_index, min(value_tile, width)
-    raw = torch.empty(projected.shape[0], heads * width, dtype=torch.float32, device=projected.device)
+    gated = projected.new_empty(projected.shape[0], heads * width)
+    squares = torch.empty(projected.shape[0], heads, width // value_tile, dtype=torch.float32, device=projected.device)
     _walk[(width // value_tile, heads, window.batch)](
-        projected, weights.conv, weights.gate_scale, weights.gate_bias, state.conv, state.ring, state.state, lead,
-        walked, index, starts, staged.conv, staged.grid, staged.states, raw, window.rows, window.chunks,
-        window.closed_chunks, weights.lower_bound, heads, width, value_tile, TILE, state.lead is not None,
-        **launch(), num_warps=1,
+        projected, weights.conv, weights.gate_scale, weights.gate_bias, weights.o_norm, state.conv, state.ring,
+        state.state, lead, walked, index, starts, staged.conv, staged.grid, staged.states, gated, squares, window.rows,
+        window.chunks, window.closed_chunks, weights.lower_bound, heads, width, value_tile, TILE,
+        state.lead is not None, **launch(), num_warps=1, enable_fp_fusion=False,
     )  # fmt: skip
-    return gated_linear(raw, projected, weights, window.real_rows), staged
+    return normed_linear(gated, squares, weights, window.real_rows), staged
 
 
 def _staging(projected: Tensor, window: Window, state: KdaState) -> KdaStaged:
@@ -85,13 +86,16 @@ def _taps(conv, column):
 
 
 @triton.jit
-def _before(pool, staged, column, C: tl.constexpr):
-    """The three committed rows before the window, staged on the way."""
-    first, second, third = tl.load(pool + column), tl.load(pool + C + column), tl.load(pool + 2 * C + column)
+def _before(pool, column, C: tl.constexpr):
+    """The three committed rows before the window."""
+    return tl.load(pool + column), tl.load(pool + C + column), tl.load(pool + 2 * C + column)
+
+
+@triton.jit
+def _stage(staged, column, first, second, third, C: tl.constexpr):
     tl.store(staged + column, first)
     tl.store(staged + C + column, second)
     tl.store(staged + 2 * C + column, third)
-    return first, second, third
 
 
 @triton.jit
@@ -130,25 +134,35 @@ def _keep(to, tile, channel, mine, q, k, v, g, beta, d: tl.constexpr):
 
 @triton.jit
 def _new(row, of_head, mine, head, H: tl.constexpr, d: tl.constexpr):
-    """q, k, v tile, f and beta of one projected row, as they are."""
+    """q, k, v tile, f, beta and the gate of the tile of one projected row, as they are."""
     return (
         tl.load(row + of_head),
         tl.load(row + H * d + of_head),
         tl.load(row + 2 * H * d + head * d + mine),
         tl.load(row + 3 * H * d + of_head),
         tl.load(row + 5 * H * d + head),
+        tl.load(row + 4 * H * d + head * d + mine),
     )
+
+
+@triton.jit
+def _stepped(state, k, g, v, beta):
+    """(the decayed state, the update): what both loops do with a row, fused nowhere so that both do the same."""
+    state *= tl.exp(g)[None, :]
+    return state, (v - tl.sum(state * k[None, :], axis=1)) * beta
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "closed"])
 def _walk(
-    projected, conv, scale, bias, pool_conv, pool_ring, pool_state, lead, walked, slots, starts, staged_conv,
-    staged_grid, staged_states, raw, T, chunks, closed, bound, H: tl.constexpr, d: tl.constexpr, BV: tl.constexpr,
-    TM: tl.constexpr, LEAD: tl.constexpr, PDL: tl.constexpr,
+    projected, conv, scale, bias, norm, pool_conv, pool_ring, pool_state, lead, walked, slots, starts, staged_conv,
+    staged_grid, staged_states, out, squares, T, chunks, closed, bound, H: tl.constexpr, d: tl.constexpr,
+    BV: tl.constexpr, TM: tl.constexpr, LEAD: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """The recurrence of one head and a tile of value columns; each row is loaded while the one before is worked on.
+    """The recurrence of one head and a tile of value columns, to the gated rows and their parts of the norm.
 
-    Both readings are of the decayed state: o = S'^T q = (decayed S)^T q + (k . q) u, so a step waits for one reduction.
+    Rows are loaded two ahead of the one that is worked on, and everything that can be loaded at the start is, before
+    the first store: a store waits for its value, and every load behind it in the program with it. Both readings are of
+    the decayed state: o = S'^T q = (decayed S)^T q + (k . q) u, so a step waits for one reduction.
     """
     tile, head, request = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     C: tl.constexpr = 3 * H * d
@@ -159,6 +173,7 @@ def _walk(
     taps_q, taps_k, taps_v = _taps(conv, of_head), _taps(conv, H * d + of_head), _taps(conv, of_value)
     scale_f, bias_f = tl.load(scale + of_head), tl.load(bias + of_head)
     scale_b, bias_b = tl.load(scale + 2 * H * d + head), tl.load(bias + 2 * H * d + head)
+    weight = tl.load(norm + mine)
     enter(PDL)
     slot, start = tl.load(slots + request), tl.load(starts + request)
     offset = (start % TM).to(tl.int32)
@@ -166,56 +181,66 @@ def _walk(
     at_lead = slot * (H * d * d) + head * d * d + mine[:, None] * d + channel[None, :]
     first = 0
     if LEAD:
-        since = tl.load(walked + slot) - (start - offset)
+        since = tl.load(walked + request) - (start - offset)
         first = tl.maximum(since, 0).to(tl.int32)
         state = tl.load(lead + at_lead) if since >= 0 else tl.load(pool_state + at_pool)
     else:
         state = tl.load(pool_state + at_pool)
-    source, staged = pool_conv + slot * (3 * C), staged_conv + request * (T + 3) * C
-    q0, q1, q2 = _before(source, staged, of_head, C)
-    k0, k1, k2 = _before(source, staged, H * d + of_head, C)
-    v0, v1, v2 = _before(source, staged, of_value, C)
-    row = projected + request * T * P
-    next_q, next_k, next_v, next_f, next_b = _new(row, of_head, mine, head, H, d)
     ring = pool_ring + (slot * TM * H + head) * W
-    grid = staged_grid + (request * chunks * TM * H + head) * W
     k, g, v, beta = _row(ring + first * (H * W), channel, mine, d)
+    k1, g1, v1, beta1 = _row(ring + tl.minimum(first + 1, TM - 1) * (H * W), channel, mine, d)
+    source, staged = pool_conv + slot * (3 * C), staged_conv + request * (T + 3) * C
+    a0, a1, a2 = _before(source, of_head, C)
+    b0, b1, b2 = _before(source, H * d + of_head, C)
+    c0, c1, c2 = _before(source, of_value, C)
+    row = projected + request * T * P
+    next_q, next_k, next_v, next_f, next_b, next_z = _new(row, of_head, mine, head, H, d)
+    row1 = row + tl.minimum(1, T - 1) * P
+    next1_q, next1_k, next1_v, next1_f, next1_b, next1_z = _new(row1, of_head, mine, head, H, d)
+    grid = staged_grid + (request * chunks * TM * H + head) * W
     for place in range(first, offset):
+        k2, g2, v2, beta2 = _row(ring + tl.minimum(place + 2, TM - 1) * (H * W), channel, mine, d)
         if not LEAD:
-            _keep(
-                grid + place * (H * W), tile, channel, mine, tl.load(ring + place * (H * W) + channel), k, v, g, beta, d
-            )
-        after = _row(ring + tl.minimum(place + 1, TM - 1) * (H * W), channel, mine, d)
-        state *= tl.exp(g)[None, :]
-        update = (v - tl.sum(state * k[None, :], axis=1)) * beta
-        state += update[:, None] * k[None, :]
-        k, g, v, beta = after[0], after[1], after[2], after[3]
+            q = tl.load(ring + place * (H * W) + channel)
+            _keep(grid + place * (H * W), tile, channel, mine, q, k, v, g, beta, d)
+        state, update = _stepped(state, k, g, v, beta)
+        state = tl.fma(update[:, None] + tl.zeros_like(state), k[None, :] + tl.zeros_like(state), state)
+        k, g, v, beta = k1, g1, v1, beta1
+        k1, g1, v1, beta1 = k2, g2, v2, beta2
+    _stage(staged, of_value, c0, c1, c2, C)
+    if tile == 0:
+        _stage(staged, of_head, a0, a1, a2, C)
+        _stage(staged, H * d + of_head, b0, b1, b2, C)
     if LEAD:
         tl.store(lead + at_lead, state)
     for t in range(T):
-        new_q, new_k, new_v, f, b = next_q, next_k, next_v, next_f, next_b
-        next_q, next_k, next_v, next_f, next_b = _new(row + tl.minimum(t + 1, T - 1) * P, of_head, mine, head, H, d)
-        to = staged + (3 + t) * C
-        tl.store(to + of_value, new_v)
-        if tile == 0:
-            tl.store(to + of_head, new_q)
-            tl.store(to + H * d + of_head, new_k)
-        q, k = _convolved(q0, q1, q2, new_q, taps_q), _convolved(k0, k1, k2, new_k, taps_k)
-        v = _convolved(v0, v1, v2, new_v, taps_v)
-        q0, q1, q2 = q1, q2, new_q
-        k0, k1, k2 = k1, k2, new_k
-        v0, v1, v2 = v1, v2, new_v
+        new_q, new_k, new_v, f, b, z = next_q, next_k, next_v, next_f, next_b, next_z
+        next_q, next_k, next_v, next_f, next_b, next_z = next1_q, next1_k, next1_v, next1_f, next1_b, next1_z
+        later = row + tl.minimum(t + 2, T - 1) * P
+        next1_q, next1_k, next1_v, next1_f, next1_b, next1_z = _new(later, of_head, mine, head, H, d)
+        q, k = _convolved(a0, a1, a2, new_q, taps_q), _convolved(b0, b1, b2, new_k, taps_k)
+        v = _convolved(c0, c1, c2, new_v, taps_v)
+        a0, a1, a2 = a1, a2, new_q
+        b0, b1, b2 = b1, b2, new_k
+        c0, c1, c2 = c1, c2, new_v
         q = q * (tl.rsqrt(tl.sum(q * q) + 1e-6) * (d**-0.5))
         k = k * tl.rsqrt(tl.sum(k * k) + 1e-6)
         g = _sigmoid(f.to(tl.float32) * scale_f + bias_f) * bound
         beta = _sigmoid(b.to(tl.float32) * scale_b + bias_b)
         place = offset + t
+        state, update = _stepped(state, k, g, v, beta)
+        o = tl.sum(state * q[None, :], axis=1) + tl.sum(k * q) * update
+        state = tl.fma(update[:, None] + tl.zeros_like(state), k[None, :] + tl.zeros_like(state), state)
+        gated = o * weight * _sigmoid(z.to(tl.float32))
+        at = request * T + t
+        tl.store(out + at * (H * d) + head * d + mine, gated.to(out.dtype.element_ty))
+        tl.store(squares + (at * H + head) * (d // BV) + tile, tl.sum(o * o))
+        to = staged + (3 + t) * C
+        tl.store(to + of_value, new_v)
+        if tile == 0:
+            tl.store(to + of_head, new_q)
+            tl.store(to + H * d + of_head, new_k)
         _keep(grid + place * (H * W), tile, channel, mine, q, k, v, g, beta, d)
-        state *= tl.exp(g)[None, :]
-        update = (v - tl.sum(state * k[None, :], axis=1)) * beta
-        out = tl.sum(state * q[None, :], axis=1) + tl.sum(k * q) * update
-        state += update[:, None] * k[None, :]
-        tl.store(raw + (request * T + t) * (H * d) + head * d + mine, out)
         if (place + 1) % TM == 0:
             to_states = staged_states + (request * (closed + 1) + (place + 1) // TM) * (H * d * d)
             tl.store(to_states + head * d * d + channel[None, :] * d + mine[:, None], state)

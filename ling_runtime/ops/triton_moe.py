@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     Limits = tuple[float | None, float | None]
 
-UP_TILES = Tiles(32, 128, 4, 4)
+UP_TILES = Tiles(32, 128, 4, 3)
 DOWN_TILES = Tiles(64, 64, 4, 4)
-UP_SPLITS = 2
+UP_SPLITS = 4
 NO_LIMIT, _NO_EXPERT = float("inf"), -3
 
 
@@ -200,17 +200,18 @@ def _expert_out(
         if ONE:
             total = tl.zeros((TM, BN), tl.float32)
             place = tl.arange(0, BK)
-            for k in range(0, K, BK):
-                inside = k + place < K
-                known = chosen[:, None] & inside[None, :]
-                at = hidden + pairs[:, None] * (2 * K) + (k + place)[None, :]
-                b = tl.load(weight + (column % N)[None, :] * K + (k + place)[:, None], mask=inside[:, None], other=0.0)
-                gate, up = tl.load(at, mask=known, other=0.0), tl.load(at + K, mask=known, other=0.0)
+            for block in tl.static_range((K + BK - 1) // BK):
+                here = block * BK + place
+                inside = here < K
+                at = hidden + tl.program_id(1) * (2 * K) + here
+                b = tl.load(weight + (column % N)[None, :] * K + here[:, None], mask=inside[:, None], other=0.0)
+                gate, up = tl.load(at, mask=inside, other=0.0), tl.load(at + K, mask=inside, other=0.0)
                 for part in tl.static_range(1, PARTS):
-                    gate += tl.load(at + part * (2 * S * K), mask=known, other=0.0)
-                    up += tl.load(at + part * (2 * S * K) + K, mask=known, other=0.0)
-                act = _activated(gate, up, expert, shared, low, high)
-                total = product(act.to(down.dtype.element_ty), b, total, PRECISION)
+                    gate += tl.load(at + part * (2 * S * K), mask=inside, other=0.0)
+                    up += tl.load(at + part * (2 * S * K) + K, mask=inside, other=0.0)
+                act = _activated(gate, up, expert, shared, low, high).to(down.dtype.element_ty)
+                a = tl.where(chosen[:, None], act[None, :], tl.zeros((TM, BK), down.dtype.element_ty))
+                total = product(a, b, total, PRECISION)
         else:
             total = row_tile_product(hidden, pairs, chosen, K, weight, column % N, K, BN, BK, TM, PRECISION)
         where = out + pairs[:, None] * N + column[None, :]

@@ -18,25 +18,30 @@ if TYPE_CHECKING:
     from ling_runtime.executor.relay import Relay
 
 
-def look_up(relay: Relay, slots: Tensor, starts: Tensor, verified: Tensor, table: Tensor) -> None:
-    """Of `slots` [B]: lengths into starts [B], bonus tokens and drafts into verified [B, W], pages into table."""
+def look_up(
+    relay: Relay, walked: Tensor, slots: Tensor, starts: Tensor, verified: Tensor, table: Tensor, since: Tensor
+) -> None:
+    """Of `slots` [B]: lengths into starts [B], bonus tokens and drafts into verified [B, W], pages into table, and
+    of `walked` into since [B].
+    """
     batch, rows = verified.shape
     _look_up[(batch,)](
-        slots, relay.lengths, relay.tokens, relay.drafts, relay.tables, starts, verified, table, relay.drafts.shape[1],
-        rows, table.shape[1], triton.next_power_of_2(rows), triton.next_power_of_2(table.shape[1]),
-        **launch(), num_warps=4,
+        slots, relay.lengths, relay.tokens, relay.drafts, relay.tables, walked, starts, verified, table, since,
+        relay.drafts.shape[1], rows, table.shape[1], triton.next_power_of_2(rows),
+        triton.next_power_of_2(table.shape[1]), **launch(), num_warps=4,
     )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["D", "W"])
 def _look_up(
-    slots, lengths, tokens, drafts, tables, starts, verified, table, D, W, pages, WB: tl.constexpr, PB: tl.constexpr,
-    PDL: tl.constexpr,
+    slots, lengths, tokens, drafts, tables, walked, starts, verified, table, since, D, W, pages, WB: tl.constexpr,
+    PB: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     enter(PDL)
     request = tl.program_id(0)
     slot = tl.load(slots + request)
     tl.store(starts + request, tl.load(lengths + slot))
+    tl.store(since + request, tl.load(walked + slot))
     place, page = tl.arange(0, WB), tl.arange(0, PB)
     draft = tl.load(drafts + slot * D + place - 1, mask=(place > 0) & (place < W), other=0)
     tl.store(verified + request * W + place, tl.where(place == 0, tl.load(tokens + slot), draft), mask=place < W)

@@ -16,7 +16,7 @@ EXPECTED = {
     "_linear",
     "_norm",
     "_walk",
-    "_gated_linear",
+    "_normed_linear",
     "_split",
     "_gate",
     "_select",
