@@ -43,6 +43,8 @@ LINEAR = {
 }
 LINEAR_TILES = (
     Tiles(16, 64, 2, 8),
+    Tiles(16, 64, 2, 12),
+    Tiles(16, 128, 2, 8),
     Tiles(16, 128, 2, 4),
     Tiles(16, 128, 2, 6),
     Tiles(16, 128, 4, 6),
@@ -50,7 +52,6 @@ LINEAR_TILES = (
     Tiles(32, 128, 4, 4),
     Tiles(32, 128, 4, 6),
     Tiles(64, 128, 4, 4),
-    Tiles(128, 64, 4, 5),
 )
 UP_TILES = (
     Tiles(16, 128, 2, 5),

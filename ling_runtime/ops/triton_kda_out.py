@@ -3,7 +3,7 @@
 A block of the product's depth is one head, so its norm is one factor per row and head on that block's sum. It is made
 here from the parts of the sum of squares that the recurrence left. The surprise is that nothing is pipelined: a
 program's weights are few enough to lie in registers, so all of them are asked for at once, before the recurrence has
-ended.
+ended, and the rows right after; the products' barriers would keep later loads behind them.
 """
 
 from __future__ import annotations
@@ -55,12 +55,15 @@ def _normed_linear(
         held = held + (tl.load(mine + head * d),)  # noqa: RUF005 - Triton knows tuples, and no unpacking into one
     enter(PDL)
     known = (row < real)[:, None]
+    rows_of, parts_of = gated + row[:, None] * (H * d) + channel[None, :], squares + row[:, None] * H * PARTS + part
+    inputs, parts = (tl.load(rows_of, mask=known, other=0.0),), (tl.load(parts_of, mask=known, other=0.0),)
+    for head in tl.static_range(1, H):
+        inputs = inputs + (tl.load(rows_of + head * d, mask=known, other=0.0),)  # noqa: RUF005
+        parts = parts + (tl.load(parts_of + head * PARTS, mask=known, other=0.0),)  # noqa: RUF005
     total = tl.zeros((TM, BN), tl.float32)
     for head in tl.static_range(H):
-        a = tl.load(gated + row[:, None] * (H * d) + (head * d + channel)[None, :], mask=known, other=0.0)
-        parts = tl.load(squares + (row[:, None] * H + head) * PARTS + part[None, :], mask=known, other=0.0)
-        scale = tl.rsqrt(tl.sum(parts, axis=1) / d + eps)
-        total += product(a, held[head], tl.zeros((TM, BN), tl.float32), PRECISION) * scale[:, None]
+        scale = tl.rsqrt(tl.sum(parts[head], axis=1) / d + eps)
+        total += product(inputs[head], held[head], tl.zeros((TM, BN), tl.float32), PRECISION) * scale[:, None]
     inside = (row < rows)[:, None] & (column < N)[None, :]
     tl.store(out + row[:, None] * N + column[None, :], total.to(out.dtype.element_ty), mask=inside)
     leave(PDL)

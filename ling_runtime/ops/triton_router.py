@@ -76,12 +76,14 @@ def _gate(
     for block in tl.static_range(1, SHARE // BK):
         held = held + (_gate_tile(gate, column, place + block * BK, E, K, EXACT),)  # noqa: RUF005 - as Triton has it
     enter(PDL)
+    rows_of, known = x + row[:, None] * K + place[None, :], (row < rows)[:, None]
+    inputs = (tl.load(rows_of, mask=known & (place < K)[None, :], other=0.0),)
+    for block in tl.static_range(1, SHARE // BK):
+        inside = known & (place + block * BK < K)[None, :]
+        inputs = inputs + (tl.load(rows_of + block * BK, mask=inside, other=0.0),)  # noqa: RUF005
     total = tl.zeros((TM, BN), tl.float32)
     for block in tl.static_range(SHARE // BK):
-        inside = place + block * BK < K
-        known = (row < rows)[:, None] & inside[None, :]
-        a = tl.load(x + row[:, None] * K + (place + block * BK)[None, :], mask=known, other=0.0)
-        total = tl.dot(a.to(tl.float32), held[block], total, input_precision=PRECISION)
+        total = tl.dot(inputs[block].to(tl.float32), held[block], total, input_precision=PRECISION)
     part = split * tl.num_programs(0) + tl.program_id(0)
     ahead(then, part, tl.num_programs(0) * tl.num_programs(1), THEN_N, THEN_K, LATER, PDL)
     known = (row < rows)[:, None] & (column < E)[None, :]
