@@ -59,7 +59,7 @@ def test_a_dry_run_prints_lines_to_paste_and_starts_nothing(
     assert "A_FLAG='on 1'" in server
     assert "--speculative-num-steps 5 --speculative-eagle-topk 1 --speculative-num-draft-tokens 6" in server
     assert "-m experiments.clients.recorded_serving /dev/stdout /dev/null --backend sglang" in client
-    assert shown.line == {"cells": [], "decisions": [], "dry_run": ["nextn-5-6"], "exit": 0}
+    assert shown.line == {"cells": [], "decisions": [], "dry_run": ["nextn-5-6"], "findings": [], "exit": 0}
     assert list((tmp_path / "out").rglob("record.json")) == []
     assert marked(str(tmp_path)) == []
 
