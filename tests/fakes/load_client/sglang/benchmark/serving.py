@@ -42,7 +42,8 @@ async def request_generate(request_func_input: Asked, pbar: Any = None) -> Outpu
         "stream": True,
     }
     output = Output(start_time=time.perf_counter())
-    request = urllib.request.Request(request_func_input.api_url, json.dumps(body).encode())
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(request_func_input.api_url, json.dumps(body).encode(), headers)
     try:
         with urllib.request.urlopen(request) as response:
             for line in response:
