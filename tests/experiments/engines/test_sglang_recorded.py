@@ -130,6 +130,7 @@ def test_the_server_proves_every_flag_that_it_was_given(cell: CellSpec) -> None:
     engine, info = engine_of(cell), RECORDED["server_info"]["body"]
     expected = engine.expected(cell)
     assert {"--attention-backend", "--sleep-on-idle", "--max-total-tokens", "--dtype"} <= expected.keys()
+    assert expected["--random-seed"] == "0", "0 is a value like others"
     assert engine.observed(cell, info, log="") == expected
 
 
