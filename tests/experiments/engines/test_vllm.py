@@ -14,7 +14,7 @@ import pytest
 from experiments import activation
 from experiments.checks import checked
 from experiments.clients.generate import ProtocolError
-from experiments.clients.openai import OpenAIClient, completion
+from experiments.clients.openai import OpenAIClient, completion, verify_steps
 from experiments.clients.recorded_serving import Answer, read_openai
 from experiments.engines.registry import engine_of
 from experiments.engines.vllm import configuration
