@@ -230,6 +230,24 @@ def test_a_sweep_cell_is_benched_asked_gated_and_compared(
 
 
 @pytest.mark.process
+def test_speculation_is_held_to_what_the_baseline_says_of_its_tokens(
+    vllm_cell: Callable[..., CellSpec], run_py: Callable[..., Run], checkpoint: Path
+) -> None:
+    """vLLM promises no bits, so the baseline is launched once more to score the candidate's answers."""
+    (program,) = vllm_cell().engine.command
+    chain = f"['speculation=standalone','speculation.num_steps=2','speculation.draft_path={checkpoint}']"
+    shown = run_py("engine=vllm", "engine.dtype=float32", "engine.device=cpu", f"engine.command=[{program}]",
+                   f"cells=[['speculation=none'],{chain}]")  # fmt: skip
+    assert shown.code == 0, shown.out + shown.err
+    record = shown.record(1)
+    assert (record["status"], record["change"]["class"]) == ("valid", "speculation")
+    assert (record["gates"]["lossless"]["status"], record["gates"]["lossless"]["required"]) == ("pass", True)
+    assert "tokens forced" in record["gates"]["lossless"]["reason"]
+    assert record["metrics"]["accept_length"] == pytest.approx(language.accept_length(16, 3))
+    assert Path(shown.line["cells"][1]["record"]).with_name("baseline.log").exists()
+
+
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("fault", "said"), [("miscounts", "4 token_ids but completion_tokens = 5"), ("no_usage", "malformed answer")]
 )
