@@ -123,6 +123,11 @@ def last(batch: Batch, name: str) -> dict[str, Any]:
 
 def test_a_batch_reads_back_as_it_was_written(batch: Batch) -> None:
     assert Batch.read(batch.directory) == batch
+    spec = replace(batch.cells[0].spec, env={"A": "1"})
+    lists = replace(batch.cells[0], spec=spec, axes={"engine.command": ("a", "b"), "env.A": "1"})
+    other = replace(batch, cells=(lists,), invocation=replace(batch.invocation, id="4567"))
+    other.write()
+    assert Batch.read(other.directory).cells[0].spec == spec
 
 
 def test_what_no_file_may_hold_is_refused_and_not_changed(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
