@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.reliability import reliability_svg
 from experiments import plan
+from experiments.child import child_env
 from experiments.command import Command
-from experiments.engine import child_env
 from experiments.errors import CellError, OutOfMemory
 from experiments.limits import within
 from experiments.process import Supervised
@@ -77,7 +77,7 @@ def commands(spec: CellSpec, prompts: Path, directory: Path) -> dict[Part, Comma
         "--speculative-dspark-block-size": speculation.block_size,
         "--device": engine.device,
         "--dtype": engine.dtype,
-        "--num-threads": engine.num_threads,
+        "--num-threads": engine.threads,
     }
     samples, sts, costs = (directory / name for name in (SAMPLES, STS, COST_TABLE))
     collect = {
@@ -96,7 +96,7 @@ def commands(spec: CellSpec, prompts: Path, directory: Path) -> dict[Part, Comma
             *map(str, wanted.requests),
         ],
     }
-    env = {**child_env(engine.num_threads), **spec.env}
+    env = {**child_env(engine.threads), **spec.env}
     program = wanted.command or PROGRAM
     return {part: Command((*program, part, *given), env) for part, given in arguments.items()}
 

@@ -24,6 +24,7 @@ from gates.verdict import Verdict, decide
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from experiments.audit.finding import Finding
     from experiments.findings import Findings
     from experiments.machine import Cores
     from experiments.measurement import Baseline
@@ -43,6 +44,8 @@ class Entry:
     identity: str
     directory: Path
     baseline: Baseline | None
+    findings: tuple[Finding, ...] = ()
+    """Of the audit before launch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +107,7 @@ def opening(attempt: Entry) -> dict[str, Any]:
         "activation": None,
         "ruler": None,
         "flags": [],
+        "findings": [finding.to_json() for finding in attempt.findings],
         "environment": environment.summary(environment.capture()),
         "started_utc": now(),
         "ended_utc": None,

@@ -19,7 +19,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.engine import ROOT
+from experiments.child import ROOT
 from experiments.gpu import gpus
 from experiments.lock import is_free, lock_file
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import psutil
 
+from experiments.child import ROOT
 from experiments.cluster.queue import this_job
-from experiments.engine import ROOT
 from experiments.gpu import gpus
 
 KEY_PACKAGES = ("torch", "sglang", "transformers", "hydra-core", "mlflow", "numpy")

@@ -10,10 +10,10 @@ import contextlib
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from experiments import ruler, workloads
+from experiments import activation, ruler, workloads
 from experiments.clients import bench_serving
 from experiments.clients.bench_serving import BenchClient
-from experiments.findings import Findings, Load, derive, flags, inactive, prove_activation
+from experiments.findings import Findings, Load, derive, flags
 from experiments.gpu import gpus
 from experiments.limits import within
 from experiments.machine import LoadMeter, load_average
@@ -99,9 +99,9 @@ def measure_cell(
         score=score,
         gates=results,
         evidence=evidence,
-        faults=(*inactive(spec, load), *faults),
+        faults=(*activation.faults(spec, load.info, load.log), *faults),
         flags=tuple(flags(spec, metrics, load)),
-        activation=prove_activation(spec, load),
+        activation=activation.proof(spec, load.info, load.log),
         ruler=own,
         load=load.machine,
     )
@@ -118,7 +118,7 @@ def run_load(
         result = client.run(server, stages.advance)
     machine = {"load_average": before, "foreign_cores": round(meter.foreign_cores(), 3), "gpus": gpus()}
     machine["telemetry"] = telemetry.seen
-    return Load(result=result, info=server.client.server_info(), machine=machine)
+    return Load(result=result, info=server.client.server_info(), log=server.log(), machine=machine)
 
 
 def run_task(

@@ -21,10 +21,13 @@ if TYPE_CHECKING:
     from experiments.spec import CellSpec, SpeculationSpec
 
 PATHS = (
-    *("model.path", "model.tokenizer_path", "workload.dataset_path", "task.data_path"),
+    *("model.path", "model.tokenizer_path", "workload.dataset_path", "task.data_path", "task.shots_path"),
     *("speculation.draft_path", "speculation.sts_path", "speculation.cost_table_path"),
 )
 """Where things lie on this machine; identity hashes their contents instead."""
+
+LABELLED = ("speculation.", "env.", "engine.flags.")
+"""Keys that a cell's label may stand for."""
 
 LIMITS = tuple(limits.KEYS.values())
 """They decide whether there is a result and not which."""
@@ -87,8 +90,10 @@ def label(speculation: SpeculationSpec) -> str:
     match speculation.algorithm:
         case "none":
             return "none"
-        case "nextn":
-            return f"nextn-{speculation.num_steps}-{speculation.num_draft_tokens}"
+        case "nextn" | "eagle3" | "standalone":
+            return f"{speculation.algorithm}-{speculation.num_steps}-{speculation.num_draft_tokens}"
+        case "ngram":
+            return f"ngram-{speculation.num_draft_tokens}"
         case "dspark":
             mode = speculation.verify_mode if speculation.verify_mode != "static" else None
             return "-".join(filter(None, ["dspark", str(speculation.block_size), mode]))
@@ -121,9 +126,9 @@ def _varying(flats: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _named(axes: Sequence[str], alike: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Axes that a name shows: of speculation only those in which cells `alike` by their label differ."""
+    """Axes that a name shows: of speculation and what goes with it those in which cells `alike` by label differ."""
     differing = _varying(alike)
-    return [key for key in axes if not key.startswith("speculation.") or key in differing]
+    return [key for key in axes if not key.startswith(LABELLED) or key in differing]
 
 
 def _brief(value: Any) -> str:

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.engine import ROOT
+from experiments.child import ROOT
 from experiments.files import stamp
 
 if TYPE_CHECKING:
@@ -38,9 +38,14 @@ CLIENT = (
 SMALL_FILE = 64 * 2**20
 
 
+ABSENT = "no client"
+"""A dry run's harness where SGLang is not installed; nothing else gets that far."""
+
+
 def harness() -> str:
     spec = importlib.util.find_spec("sglang")
-    assert spec is not None, "checked before anything starts"
+    if spec is None:
+        return ABSENT
     assert spec.submodule_search_locations is not None
     package = Path(spec.submodule_search_locations[0])
     return digest((*(ROOT / name for name in OWN), *(package / name for name in CLIENT)))
@@ -58,6 +63,11 @@ def load(workload: WorkloadSpec) -> str:
 def model_revision(path: Path) -> str:
     """Hash of a checkpoint; of a large file its size and safetensors header, for a read of 250 GB is no preparation."""
     return digest(sorted(file for pattern in ("*.json", "*.safetensors") for file in path.glob(pattern)))
+
+
+def source_revision(source: str, revision: str | None = None) -> str:
+    """Of a checkpoint directory its hash; of an id of a hub the revision asked for, and the hub's word for it."""
+    return model_revision(Path(source)) if Path(source).is_dir() else f"{source}@{revision or 'main'}"
 
 
 def digest(files: Iterable[Path]) -> str:

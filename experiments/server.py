@@ -13,8 +13,8 @@ import time
 import uuid
 from typing import TYPE_CHECKING, NoReturn, Self
 
-from experiments.clients.generate import GenerateClient, ProtocolError
-from experiments.engine import server_command
+from experiments.clients.generate import ProtocolError
+from experiments.engines.registry import engine_of
 from experiments.errors import CellError, EngineError, LaunchError, OutOfMemory, PhaseTimeout, ServerDied
 from experiments.gpu import used_mib, wait_for_memory
 from experiments.limits import within
@@ -41,8 +41,9 @@ class Server:
         port = free_port()
         self.name = f"{cell.model.name}-{uuid.uuid4().hex[:12]}"
         self.url = f"http://{HOST}:{port}"
-        self.command = server_command(cell, port=port, served_name=self.name)
-        self.client = GenerateClient(self.url)
+        self.cell, self.engine = cell, engine_of(cell)
+        self.command = self.engine.command(cell, port=port, served_name=self.name)
+        self.client = self.engine.client(cell, self.url)
         self._gpu_mib = None if cell.engine.device == "cpu" else used_mib()
         self.process = Supervised.start(self.command, log=log, cores=cores)
 
@@ -72,6 +73,10 @@ class Server:
                     time.sleep(POLL_S)
         except PhaseTimeout as error:
             raise PhaseTimeout(f"{error}; last: {problem}", self.process.tail()) from error
+
+    def log(self) -> str:
+        """All that the server has written."""
+        return self.process.log.read_text(errors="replace")
 
     def check_alive(self) -> None:
         """Raises ServerDied or OutOfMemory."""
@@ -107,7 +112,7 @@ class Server:
     def _problem(self) -> str:
         """Why the server is not ready yet; empty when it is."""
         try:
-            with GenerateClient(self.url, timeout_s=PROBE_TIMEOUT_S) as probe:
+            with contextlib.closing(self.engine.client(self.cell, self.url, timeout_s=PROBE_TIMEOUT_S)) as probe:
                 names = probe.models()
             if names != [self.name]:
                 raise LaunchError(f"{self.url} answers as {names}, not as {self.name}", self.process.tail())

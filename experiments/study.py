@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from experiments import cell, preview, search, summary
+from experiments.audit import report
 from experiments.errors import ConfigError, Interrupted, StorageError
 from experiments.interrupts import ignore
 from experiments.machine import Cores, available_cores, split_cores
@@ -79,6 +80,7 @@ def main(configs: Sequence[DictConfig]) -> int:
             return preview.dry_run(plans)
         if any(plan.study.preflight for plan in plans):
             return preview.preflight(plans)
+        report.announce(plans)
         order = search.ordered(configs, plans)
         with ExitStack() as rounds:
             return run([chart(plan, rounds, order) for plan in plans], order)
@@ -236,6 +238,7 @@ def begin(course: Course, item: Prepared, directory: Path, baseline: Measured | 
         lock=study.machine.lock,
         baseline=load_baseline(baseline, item.cell.spec) if baseline else None,
         golden=item.golden,
+        findings=item.findings,
     )
 
 

@@ -150,6 +150,7 @@ def cell(record: dict[str, Any], path: Path) -> dict[str, Any]:
         **{key: measured.get(key) for key in FIGURES},
         "gsm8k_accuracy": (record["task"] or {}).get("accuracy"),
         "gates": {name: gate["status"] for name, gate in record["gates"].items()},
+        "findings": record.get("findings", []),
         "record": str(path),
         **{key: record[key] for key in ("artifacts", "use") if key in record},
     }

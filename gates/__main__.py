@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator, Sequence
 
+    from experiments.engines.interface import EngineClient
     from experiments.spec import CellSpec
     from gates.hardware import Hardware
 
@@ -44,7 +45,7 @@ class Live:
     """A ready server, and what is known of it."""
 
     cell: CellSpec
-    client: GenerateClient
+    client: EngineClient
     hardware: Callable[[], Hardware]
 
 

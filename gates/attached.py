@@ -7,7 +7,7 @@ the caller can vouch for it.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from experiments.clients.generate import ProtocolError
@@ -26,7 +26,7 @@ ALGORITHMS: dict[str | None, Algorithm] = {None: "none", "NEXTN": "nextn", "EAGL
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-def described(client: GenerateClient, asked: CellSpec, engine: Literal["ling", "sglang", "attach"]) -> CellSpec:
+def described(client: GenerateClient, asked: CellSpec, engine: str) -> CellSpec:
     """`asked` with engine, model, speculation and kernels as the server reports them. Raises ProtocolError."""
     info, model = client.server_info(), client.model_info()
     path = str(model.get("model_path"))
@@ -58,7 +58,7 @@ def _speculation(info: Mapping[str, Any]) -> SpeculationSpec:
                 num_steps=info.get("speculative_num_steps"),
                 num_draft_tokens=info.get("speculative_num_draft_tokens"),
             )
-        case "dspark":
+        case _:
             return _block(info)
 
 

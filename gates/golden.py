@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter
 
-from experiments.checks import registered_variants
+from experiments.kernels import registered_variants
 from experiments.record import write_atomically
 from experiments.ruler import model_revision
 from experiments.spec import EngineSpec, SpeculationSpec, TaskSpec  # noqa: TC001 - pydantic reads the annotations
@@ -87,7 +87,7 @@ def taken(spec: CellSpec, hardware: Hardware, evidence: CellEvidence) -> Golden:
         env=spec.env,
         kernels=spec.kernels,
         evidence=CellEvidence(probe=evidence.probe, task=evidence.task),
-        task=replace(spec.task, data_path=None) if evidence.task else None,
+        task=replace(spec.task, data_path=None, shots_path=None) if evidence.task else None,
     )
 
 
@@ -149,7 +149,7 @@ def asking(cell: CellSpec, found: Reference) -> CellSpec:
     task, wanted = found.golden.task, TABLE["task_score"][found.change.class_] == "required"
     if cell.task.name != "none" or task is None or not wanted:
         return cell
-    return replace(cell, task=replace(task, data_path=cell.task.data_path))
+    return replace(cell, task=replace(task, data_path=cell.task.data_path, shots_path=cell.task.shots_path))
 
 
 def misfit(golden: Golden, cell: CellSpec, change: Change) -> str | None:

@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from experiments.child import child_env
 from experiments.command import Command
-from experiments.engine import child_env
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -57,7 +57,7 @@ def here(device: str, env: Mapping[str, str], *, threads: int = 1) -> Hardware:
 
 def launched_on(cell: CellSpec) -> Hardware:
     """That of a server which was launched here for `cell`."""
-    return here(cell.engine.device, cell.env, threads=cell.engine.num_threads)
+    return here(cell.engine.device, cell.env, threads=cell.engine.threads)
 
 
 def measure(device: str) -> Hardware:

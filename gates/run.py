@@ -18,7 +18,7 @@ from gates.judge import NOT_FORCED, judge_all, needs_of, switched_off
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from experiments.clients.generate import GenerateClient
+    from experiments.engines.interface import EngineClient
     from experiments.spec import CellSpec
     from gates.change import Change
     from gates.evidence import Accept, Probe, TaskAnswers
@@ -31,14 +31,14 @@ NO_BASELINE = Missing("no baseline")
 def apply(
     spec: CellSpec,
     change: Change | None,
-    client: GenerateClient,
+    client: EngineClient,
     *,
     baseline: CellEvidence | None,
     accept: Accept | None,
     task: TaskAnswers | None,
     dataset: Path | None = None,
     golden: Reference | Missing = NO_BASELINE,
-    baseline_client: GenerateClient | None = None,
+    baseline_client: EngineClient | None = None,
 ) -> Applied:
     """Every gate's result, in the order of the table, and the evidence that a later candidate needs.
 
@@ -67,7 +67,7 @@ def apply(
 
 
 def forced_tokens(
-    candidate: Probe | Missing, baseline_client: GenerateClient | None
+    candidate: Probe | Missing, baseline_client: EngineClient | None
 ) -> tuple[lossless.Forced, ...] | Missing:
     if baseline_client is None:
         return Missing("no live baseline to force the tokens through")

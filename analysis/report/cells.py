@@ -70,6 +70,9 @@ def details(cell: Filed) -> Markup:
         **{name: f"{gate['status']}: {gate['reason']}" for name, gate in (record.get("gates") or {}).items()},
         "activation": activation(record.get("activation")),
         "remarks": "; ".join(record.get("flags", [])),
+        "audit": "; ".join(
+            f"{one['severity']}: {one['subject']}: {one['reason']}" for one in record.get("findings", [])
+        ),
         **load(record),
         "record": tag("a", cell.shown, href=cell.shown),
     }

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from experiments.child import child_env
 from experiments.command import Command
-from experiments.engine import child_env
 from experiments.errors import ClientError, ConfigError, OutOfMemory
 from experiments.process import Supervised
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from experiments import ruler
 from experiments.cluster.queue import PLACE
 from experiments.composition import build
-from experiments.engine import ROOT
+from experiments.child import ROOT
 from experiments.errors import STOPPED, ConfigError
 from experiments.plan import Cell, Invocation
 from experiments.record import FILE as RECORD

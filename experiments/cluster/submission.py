@@ -19,7 +19,7 @@ from experiments.cluster.batch import chunks
 from experiments.cluster.job import work
 from experiments.cluster.queue import Job, Jobs
 from experiments.cluster.spec import parameters
-from experiments.engine import ROOT
+from experiments.child import ROOT
 from experiments.errors import ConfigError
 from experiments.gpu import gpus
 

@@ -18,7 +18,6 @@ from experiments.comparison.load import ask
 from experiments.gpu import gpus
 from experiments.limits import within
 from experiments.server import Server
-from gates.validity import activation_faults
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -101,7 +100,7 @@ class Arms:
         with server.blamed(), within("bench", spec.workload.timeout_s):
             server.client.flush_cache()
             answers = ask(server.client, spec, requests, arm=arm, block=block)
-            self._prove(arm, server.client.server_info())
+            self._prove(arm, server.client.server_info(), server.log())
         return answers
 
     def _server(self, arm: Arm) -> Server:
@@ -123,18 +122,11 @@ class Arms:
             workloads.warm_up(server.client, self._data.warmup, spec.workload.input_len)
         self._live[arm] = server
 
-    def _prove(self, arm: Arm, info: Mapping[str, Any]) -> None:
+    def _prove(self, arm: Arm, info: Mapping[str, Any], log: str) -> None:
         """The first slot that contradicts what was asked for stays on record."""
         if arm in self.activation and not self.activation[arm]["ok"]:
             return
-        expected, observed = activation.expected(self._specs[arm]), activation.observed(self._specs[arm], info)
-        reason = "; ".join(fault.reason for fault in activation_faults(expected, observed))
-        self.activation[arm] = {
-            "ok": not reason,
-            "expected": expected,
-            "observed": observed,
-            "reason": reason or None,
-        }
+        self.activation[arm] = activation.proof(self._specs[arm], info, log)
 
 
 def room(server: Server, used_before: Mapping[str, int]) -> Room:

@@ -13,8 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from experiments import plan, preview, summary
+from experiments.audit import report
 from experiments.checks import checked
-from experiments.clients.bench_serving import check_installed
 from experiments.comparison import campaign
 from experiments.comparison.ab import Bench
 from experiments.comparison.campaign import BASE, Campaign, Step
@@ -24,7 +24,7 @@ from experiments.composition import convert
 from experiments.errors import ConfigError, Interrupted, StorageError
 from experiments.interrupts import ignore
 from experiments.plan import Invocation
-from experiments.preparation import Plan, check_study
+from experiments.preparation import Plan, check_programs, check_study
 from experiments.progress import Stages
 from experiments.record import DECISION, FILE, now, read
 from experiments.sharing import SWEEPS, Round, Takeover, ended, turn
@@ -60,6 +60,7 @@ def main(configs: Sequence[DictConfig]) -> int:
             return preview.dry_run([venture.plan])
         if venture.plan.study.preflight:
             return preview.preflight([venture.plan])
+        report.announce([venture.plan])
         with turn(lock_file(venture), partial(wait, venture)):
             return run(venture, chart(venture))
     except StorageError as error:
@@ -130,8 +131,9 @@ def call(venture: Venture) -> Invocation:
 
 def prepare(composed: Sequence[Composed]) -> Venture:
     """Raises ConfigError."""
-    check_installed()
     first = composed[0]
+    for one in composed:
+        check_programs(one.cell, first.study)
     check_study(first.study)
     modes = first.modes
     if first.study.launcher.name != "none":

@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime as dt
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analysis.ab import compare
@@ -25,6 +24,7 @@ from experiments.record import write_json, write_lines
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from analysis.pairs import Answer
     from experiments.comparison.arms import Arms
@@ -45,7 +45,7 @@ def floor_identity(item: Prepared, settings: ABSpec) -> str:
         {
             **engine,
             "hardware": environment.hardware_class(environment.capture()),
-            "model": ruler.model_revision(Path(spec.model.path)),
+            "model": ruler.source_revision(spec.model.path, spec.model.revision),
             "dataset": item.data.dataset_sha256,
             "load": ruler.load(spec.workload),
             "prompts": f"{spec.workload.num_prompts}, {settings.prompts} to a block",

@@ -51,7 +51,10 @@ def test_draft_tokens_and_paths_are_completed(
         ("workload", {"input_len": 100}, r"workload\.input_len: needed for dataset_name=random"),
         ("workload", {"dataset_name": "random"}, r"workload\.input_len: needed for dataset_name=random"),
         ("workload", {"dataset_name": "random", "input_len": 8180}, r"exceeds the context of 8192 tokens"),
-        ("engine", {"name": "sglang", "command": ()}, r"engine\.name: 'sglang' cannot be started; allowed: ling"),
+        ("engine", {"name": "mystery"}, r"engine\.name: 'mystery' is no engine; allowed: ling, sglang"),
+        ("engine", {"tp_size": 2}, r"engine\.tp_size: engine=ling has no use for it"),
+        ("engine", {"flags": {"page-size": "64"}}, r"engine\.flags: engine=ling has no use for it"),
+        ("engine", {"num_threads": None}, r"engine\.num_threads: null leaves it open; engine=ling needs a number"),
         ("gate", {"parity_prompts": 0}, r"gate\.parity_prompts: 0 is too small"),
     ],
 )

@@ -155,7 +155,7 @@ def test_a_driver_killed_at_each_of_its_writes(
 
     def command(study: str) -> list[str]:
         return small(tmp_path, checkpoint, f"study={study}", "resume=true", f"tracking={tracking}", "gate=off",
-                     engine=fake_command(step_ms=0.0))  # fmt: skip
+                     engine=fake_command())  # fmt: skip
 
     def place(study: str) -> Path:
         return output / study if tracking == "none" else output / "mlartifacts" / study
@@ -163,8 +163,9 @@ def test_a_driver_killed_at_each_of_its_writes(
     whole = finish(begin(watched(place("whole"), -1, command("whole")), tmp_path), tmp_path)
     assert whole.code == 0, whole.err
     writes = listed(whole.err)
-    assert len(writes) > 15, writes
-    for index, write in enumerate(writes):
+    ours = {index: write for index, write in enumerate(writes) if " hydra" not in write}
+    assert len(ours) > 15, writes
+    for index, write in ours.items():
         study = f"at-{index}"
         mark = f"{tmp_path}/{index}"
         killed = finish(begin(watched(place(study), index, command(study)), tmp_path, **{MARK: mark}), tmp_path)

@@ -9,7 +9,7 @@ import pytest
 from mlflow.store.entities import PagedList
 from mlflow.tracking import MlflowClient
 
-from experiments.filing import Shelf
+from experiments.filing import LONGEST, Shelf
 from experiments.plan import Invocation
 from experiments.record import read
 from experiments.spec import StudySpec
@@ -44,13 +44,13 @@ def told(run: Run) -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize(
-    ("drivers", "cells"), [(3, 6), pytest.param(10, 30, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
+    ("drivers", "cells"), [(3, 6), pytest.param(10, 30, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]
 )
 def test_each_cell_is_measured_once_and_all_of_them_are_everywhere(
     tmp_path: Path, checkpoint: Path, drivers: int, cells: int
 ) -> None:
     command = small(tmp_path, checkpoint, *QUICK, grid(cells), "tracking=mlflow")
-    runs = [finish(process, tmp_path, 800) for process in [begin(command, tmp_path) for _ in range(drivers)]]
+    runs = [finish(process, tmp_path, 1700) for process in [begin(command, tmp_path) for _ in range(drivers)]]
     for run in runs:
         assert run.code == 0, run.err
         assert "untracked" not in run.line
@@ -68,8 +68,8 @@ def test_each_cell_is_measured_once_and_all_of_them_are_everywhere(
     assert sorted(str(run.info.run_name) for run in children) == sorted(record["name"] for record in records)
     assert {run.data.tags["mlflow.parentRunId"] for run in children} == {parent.info.run_id}
     assert {run.info.status for run in filed} == {"FINISHED"}
-    for record in records:
-        assert record["name"].replace("_", r"\_") in parent.data.tags["mlflow.note.content"]
+    note = parent.data.tags["mlflow.note.content"]
+    assert len(note) == LONGEST or all(record["name"].replace("_", r"\_") in note for record in records)
 
 
 def record(number: int, status: str) -> dict[str, Any]:
@@ -132,7 +132,5 @@ def test_a_killed_driver_s_cell_is_another_s_and_a_failure_is_tried_once(tmp_pat
     made = {path.name: len([*path.glob("attempt-*")]) for path in (tmp_path / "out/s").glob("nextn-*")}
     assert made == {"nextn-1-2": 2, "nextn-2-3": 1, "nextn-3-4": 1}
     assert read(cell / "attempt-1")["failure"]["class"] == "unfinished"
-    left_alone = start([*command, "--retry", "none"], tmp_path)
-    assert (left_alone.code, told(left_alone)) == (3, told(runs[0]))
     again = start([*command, "--retry", "invalid"], tmp_path)
     assert [read_attempt.rpartition("attempt-")[2][0] for _, _, read_attempt in told(again)] == ["2", "2", "1"]

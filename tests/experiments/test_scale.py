@@ -130,14 +130,13 @@ def test_a_thousand_cells_are_prepared_and_listed_once_per_content(
 
 @pytest.mark.whole
 @pytest.mark.process
-def test_a_thousand_records_are_compared_in_seconds(run_py: Callable[..., Run], tmp_path: Path) -> None:
-    done = run_py("study=s", "workload.num_prompts=1")
-    record = done.record()
+def test_a_thousand_records_are_compared_in_seconds(quickstart: Run, tmp_path: Path) -> None:
+    record = quickstart.record(1)
     for index in range(CELLS):
         directory = tmp_path / f"many/s/nextn-{index}/attempt-1"
         directory.mkdir(parents=True)
-        role = {"role": "candidate", "baseline": "nextn-0"} if index else {}
-        (directory / "record.json").write_text(json.dumps(record | {"name": f"nextn-{index}"} | role))
+        role = {"role": "candidate", "baseline": "nextn-0"} if index else {"role": "baseline", "baseline": None}
+        (directory / "record.json").write_text(json.dumps(record | {"study": "s", "name": f"nextn-{index}"} | role))
     begun = time.process_time()
     assert analysis(["compare", str(tmp_path / "many"), "--format", "csv"]) == 0
     assert analysis(["report", str(tmp_path / "many")]) == 0
@@ -146,13 +145,16 @@ def test_a_thousand_records_are_compared_in_seconds(run_py: Callable[..., Run], 
     assert all(f"nextn-{index}" in page for index in range(CELLS))
 
 
+@pytest.mark.whole
 @pytest.mark.process
-def test_hydra_s_own_sweeper_lists_the_same(run_py: Callable[..., Run]) -> None:
+@pytest.mark.parametrize("sweeper", ["cells", pytest.param("basic", marks=pytest.mark.slow)])
+def test_jobs_are_listed_as_by_hydra_s_own_sweeper(run_py: Callable[..., Run], sweeper: str) -> None:
     """With groups, a fixed key between the axes, and a preset that makes cells of its own in each job."""
     axes = ("speculation=none,nextn", "study=s", "sweep.grid={+env.A:[1,2]}", "workload.seed=range(1,3)")
-    ours, theirs = (run_py("dry_run=true", *axes, *more, "-m") for more in ((), ("hydra/sweeper=basic",)))
-    assert ours.code == 0, ours.err
-    assert len(ours.line["dry_run"]) == 8
-    assert ours.line == theirs.line
-    (sweep,) = [path for path in (ours.directory / "out/s/hydra").iterdir() if len([*path.iterdir()]) == 1]
-    assert [path.name for path in sweep.iterdir()] == ["multirun.yaml"], "no directory a job"
+    shown = run_py("dry_run=true", *axes, f"hydra/sweeper={sweeper}", "-m")
+    assert shown.code == 0, shown.err
+    names = ["none", "nextn-3-4"]
+    assert shown.line["dry_run"] == [f"{name}_seed={k}_A={v}" for name in names for k in (1, 2) for v in (1, 2)]
+    (sweep,) = (shown.directory / "out/s/hydra").iterdir()
+    jobs = ["0", "1", "2", "3"] if sweeper == "basic" else []
+    assert sorted(path.name for path in sweep.iterdir()) == [*jobs, "multirun.yaml"]
