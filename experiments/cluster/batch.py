@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments import ruler
+from experiments.child import ROOT
 from experiments.cluster.queue import PLACE
 from experiments.composition import build
-from experiments.child import ROOT
 from experiments.errors import STOPPED, ConfigError
 from experiments.plan import Cell, Invocation
 from experiments.record import FILE as RECORD

@@ -14,12 +14,12 @@ import shutil
 import subprocess
 from typing import TYPE_CHECKING, Any
 
+from experiments.child import ROOT
 from experiments.cluster import queue
 from experiments.cluster.batch import chunks
 from experiments.cluster.job import work
 from experiments.cluster.queue import Job, Jobs
 from experiments.cluster.spec import parameters
-from experiments.child import ROOT
 from experiments.errors import ConfigError
 from experiments.gpu import gpus
 
