@@ -15,11 +15,14 @@ from dataclasses import dataclass, field
 class Command:
     argv: tuple[str, ...]
     env: dict[str, str] = field(default_factory=dict)
+    borrowed: dict[str, str] = field(default_factory=dict)
+    """Names by the names of ours that they get their values from: a secret is shown as `NAME="$OURS"`."""
 
     def shell(self) -> str:
         """One line that can be pasted into a shell."""
         settings = [f"{name}={shlex.quote(value)}" for name, value in self.env.items()]
+        settings += [f'{name}="${{{ours}}}"' for name, ours in self.borrowed.items()]
         return " ".join([*(["env", *settings] if settings else []), shlex.join(self.argv)])
 
     def full_env(self) -> dict[str, str]:
-        return {**os.environ, **self.env}
+        return {**os.environ, **self.env, **{name: os.environ[ours] for name, ours in self.borrowed.items()}}

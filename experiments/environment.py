@@ -12,7 +12,6 @@ import platform
 import shutil
 import subprocess
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -20,6 +19,7 @@ import psutil
 from experiments.child import ROOT
 from experiments.cluster.queue import this_job
 from experiments.gpu import gpus
+from ling_runtime import processor
 
 KEY_PACKAGES = ("torch", "sglang", "transformers", "hydra-core", "mlflow", "numpy")
 
@@ -32,7 +32,7 @@ def capture() -> dict[str, Any]:
         "job": _job(),
         "os": platform.platform(),
         "python": platform.python_version(),
-        "cpu": _cpu_model(),
+        "cpu": processor.model(),
         "cores": psutil.cpu_count(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "git": _git(),
@@ -85,10 +85,3 @@ def _git_output(*arguments: str) -> str | None:
         return None
     answer = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False)
     return answer.stdout if answer.returncode == 0 else None
-
-
-def _cpu_model() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor()

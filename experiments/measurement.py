@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 from experiments import activation, ruler, workloads
 from experiments.clients import bench_serving
 from experiments.clients.bench_serving import BenchClient
+from experiments.engines.registry import engine_of
 from experiments.findings import Findings, Load, derive, flags
 from experiments.gpu import gpus
 from experiments.limits import within
 from experiments.machine import LoadMeter, load_average
 from experiments.record import write_lines
-from experiments.server import Server
+from experiments.running import running
 from experiments.tasks import gsm8k
 from experiments.telemetry import Telemetry
 from gates import questions
@@ -30,9 +31,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from experiments.engines.interface import EngineClient
     from experiments.limits import Phase
     from experiments.machine import Cores
     from experiments.progress import Stages
+    from experiments.running import Running
     from experiments.spec import CellSpec
     from experiments.workloads import Data
     from gates.change import Change
@@ -46,6 +49,7 @@ class Baseline:
 
     name: str
     identity: str
+    spec: CellSpec
     change: Change
     evidence: CellEvidence
     ruler: Ruler
@@ -63,8 +67,10 @@ def measure_cell(
     """Everything the cell's server can tell, and the server stopped again. Raises CellError."""
     stages.enter("launch")
     with (
-        Server(spec, log=attempt / "server.log", cores=cores.server) as server,
-        BenchClient(spec, url=server.url, dataset=data.dataset, directory=attempt, cores=cores.client) as client,
+        running(spec, log=attempt / "server.log", cores=cores.server) as server,
+        BenchClient(
+            spec, url=server.url, dataset=data.dataset, directory=attempt, served_name=server.name, cores=cores.client
+        ) as client,
     ):
         write_commands(attempt / "command.txt", spec, server, data)
         server.wait_ready(spec.engine.ready_timeout_s)
@@ -83,6 +89,7 @@ def measure_cell(
                     task=answers,
                     dataset=data.dataset,
                     golden=golden,
+                    baseline_client=still_there(baseline),
                 )
             if any(result.status == "not_run" for result in results):
                 server.blame()
@@ -107,8 +114,15 @@ def measure_cell(
     )
 
 
+def still_there(baseline: Baseline | None) -> EngineClient | None:
+    """A baseline that was not launched for its cell can still be asked."""
+    if baseline is None or baseline.spec.engine.url is None:
+        return None
+    return engine_of(baseline.spec).client(baseline.spec, baseline.spec.engine.url)
+
+
 def run_load(
-    spec: CellSpec, data: Data, server: Server, client: BenchClient, stages: Stages, telemetry: Telemetry
+    spec: CellSpec, data: Data, server: Running, client: BenchClient, stages: Stages, telemetry: Telemetry
 ) -> Load:
     with phase(stages, "warm-up", spec.workload.warmup_timeout_s):
         workloads.warm_up(server.client, data.warmup, spec.workload.input_len)
@@ -122,7 +136,7 @@ def run_load(
 
 
 def run_task(
-    spec: CellSpec, data: Data, server: Server, attempt: Path, stages: Stages
+    spec: CellSpec, data: Data, server: Running, attempt: Path, stages: Stages
 ) -> tuple[gsm8k.Score | None, TaskAnswers | None]:
     if spec.task.name == "none":
         return None, None
@@ -133,10 +147,10 @@ def run_task(
     return score, questions.marked(spec.task, data.task_sha256, score, answers)
 
 
-def write_commands(path: Path, spec: CellSpec, server: Server, data: Data) -> None:
+def write_commands(path: Path, spec: CellSpec, server: Running, data: Data) -> None:
     """Lines to paste; the client's writes to the terminal and not into this attempt."""
-    client = bench_serving.command(spec, url=server.url, dataset=data.dataset)
-    path.write_text(f"{server.command.shell()}\n{client.shell()}\n")
+    client = bench_serving.command(spec, url=server.url, dataset=data.dataset, served_name=server.name)
+    path.write_text(f"{server.line()}\n{client.shell()}\n")
 
 
 @contextlib.contextmanager

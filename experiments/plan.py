@@ -26,6 +26,8 @@ PATHS = (
 )
 """Where things lie on this machine; identity hashes their contents instead."""
 
+TOLD = ("change.", "engine.reported.")
+"""A declaration is no axis, nor is what a server says of itself."""
 LABELLED = ("speculation.", "env.", "engine.flags.")
 """Keys that a cell's label may stand for."""
 
@@ -70,7 +72,7 @@ class Inputs:
 def expand(specs: Sequence[CellSpec]) -> tuple[Cell, ...]:
     """Names are unique: cells that do not differ (an A/A) are numbered."""
     flats = [flat(spec) for spec in specs]
-    axes = [key for key in _varying(flats) if not key.startswith("change.")]  # a declaration is no axis
+    axes = [key for key in _varying(flats) if not key.startswith(TOLD)]
     labels = [label(spec.speculation) for spec in specs]
     alike: dict[str, list[Mapping[str, Any]]] = {}
     for text, values in zip(labels, flats, strict=True):
@@ -88,8 +90,8 @@ def name(label: str, values: Mapping[str, Any], axes: Sequence[str]) -> str:
 
 def label(speculation: SpeculationSpec) -> str:
     match speculation.algorithm:
-        case "none":
-            return "none"
+        case "none" | "served":
+            return speculation.algorithm
         case "nextn" | "eagle3" | "standalone":
             return f"{speculation.algorithm}-{speculation.num_steps}-{speculation.num_draft_tokens}"
         case "ngram":

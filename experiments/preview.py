@@ -56,11 +56,11 @@ def starts(item: Prepared) -> Mapping[str, Command]:
     spec, dataset = item.cell.spec, item.data.dataset
     if spec.calibrates:
         return dict(calibration.commands(spec, dataset, Path()).items())
-    port, engine = free_port(), engine_of(spec)
-    url = f"http://{HOST}:{port}"
+    engine, port, name = engine_of(spec), free_port(), spec.model.name
+    url = spec.engine.url or f"http://{HOST}:{port}"
     return {
-        "server": engine.command(spec, port=port, served_name=spec.model.name),
-        "client": bench_serving.command(spec, url=url, dataset=dataset),
+        **({"server": engine.command(spec, port=port, served_name=name)} if engine.started else {}),
+        "client": bench_serving.command(spec, url=url, dataset=dataset, served_name=name),
         **engine.lines(spec, url, item.data),
     }
 

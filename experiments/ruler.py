@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 OWN = (
     "experiments/clients/bench_serving.py",
+    "experiments/clients/connection.py",
     "experiments/clients/generate.py",
+    "experiments/clients/openai.py",
     "experiments/clients/recorded_serving.py",
     "experiments/metrics.py",
     "experiments/tasks/gsm8k.py",

@@ -74,6 +74,14 @@ class Server:
         except PhaseTimeout as error:
             raise PhaseTimeout(f"{error}; last: {problem}", self.process.tail()) from error
 
+    @property
+    def supervisor_pid(self) -> int:
+        return self.process.supervisor_pid
+
+    def line(self) -> str:
+        """The command that started it, to paste."""
+        return self.command.shell()
+
     def log(self) -> str:
         """All that the server has written."""
         return self.process.log.read_text(errors="replace")

@@ -12,7 +12,8 @@ from typing import Literal
 
 from experiments.cluster.spec import LauncherSpec
 
-Algorithm = Literal["none", "nextn", "dspark", "eagle3", "standalone", "ngram"]
+Algorithm = Literal["none", "nextn", "dspark", "eagle3", "standalone", "ngram", "served"]
+"""`served`: what an attached server has; it is replaced by that before anything else looks at it."""
 VerifyMode = Literal["static", "cap-accept", "compact"]
 
 
@@ -46,6 +47,8 @@ class EngineSpec:
     """Of a server that somebody else runs."""
     api_key_env: str | None = None
     """Name of the environment variable that holds its key, never the key."""
+    reported: dict[str, str] = field(default_factory=dict)
+    """What such a server says of itself; nobody sets it."""
     gpu: str | None = None
     """Hardware that the audit is to assume; None: what nvidia-smi reports."""
     command: tuple[str, ...] = ()

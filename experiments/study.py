@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments import cell, preview, search, summary
 from experiments.audit import report
+from experiments.engines.registry import engine_of
 from experiments.errors import ConfigError, Interrupted, StorageError
 from experiments.interrupts import ignore
 from experiments.machine import Cores, available_cores, split_cores
@@ -244,7 +245,7 @@ def begin(course: Course, item: Prepared, directory: Path, baseline: Measured | 
 
 def pinned(machine: MachineSpec, spec: CellSpec) -> Cores:
     """Whose cores are whose; the driver itself is on the client's from now on."""
-    if not machine.pin_cores:
+    if not machine.pin_cores or not engine_of(spec).started:
         return Cores()
     cores = split_cores(available_cores(), spec.engine.num_threads)
     os.sched_setaffinity(0, cores.client or available_cores())
@@ -256,6 +257,7 @@ def load_baseline(baseline: Measured, candidate: CellSpec) -> Baseline:
     return Baseline(
         name=record["name"],
         identity=record["identity"],
+        spec=baseline.item.cell.spec,
         change=change_between(baseline.item.cell.spec, candidate),
         evidence=CellEvidence.from_json(json.loads((baseline.attempt / "gate.json").read_text())),
         ruler=Ruler(**record["ruler"]),

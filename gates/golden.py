@@ -82,7 +82,7 @@ def taken(spec: CellSpec, hardware: Hardware, evidence: CellEvidence) -> Golden:
         model=spec.model.name,
         revision=revision_of(spec.model),
         hardware=hardware,
-        engine=replace(spec.engine, command=()),
+        engine=replace(spec.engine, command=(), reported={}),
         speculation=replace(spec.speculation, draft_path=None, sts_path=None, cost_table_path=None),
         env=spec.env,
         kernels=spec.kernels,

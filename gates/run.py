@@ -9,10 +9,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gates import arm, check, lossless
+from gates import arm, attached, check, lossless
 from gates.evidence import CellEvidence, GateResult, Missing
 from gates.golden import Reference
-from gates.hardware import launched_on
 from gates.judge import NOT_FORCED, judge_all, needs_of, switched_off
 
 if TYPE_CHECKING:
@@ -52,7 +51,9 @@ def apply(
     if spec.gate.mode == "off":
         return tuple(switched_off(name, need) for name, need in needs.items()), CellEvidence(accept=accept, task=task)
     if change is None and isinstance(golden, Reference):
-        return check.against(golden, spec, client, accept=accept, task=task, hardware=lambda: launched_on(spec))
+        return check.against(
+            golden, spec, client, accept=accept, task=task, hardware=lambda: attached.hardware_of(spec)
+        )
     reference = baseline.probe if baseline else None
     theirs = arm.live(
         client,

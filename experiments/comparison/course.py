@@ -175,8 +175,11 @@ def check_settings(modes: Modes, cell: CellSpec) -> None:
 def arms(first: Composed, specs: Sequence[CellSpec]) -> tuple[Prepared, ...]:
     """Named as the cells of a sweep would be."""
     declared = first.modes.ab
-    names = [cell.name for cell in plan.expand([checked(spec) for spec in specs])]
-    base = checked(specs[0])
+    done = [checked(spec) for spec in specs]
+    base = done[0]
+    if base.engine.url and base.engine.url == done[1].engine.url:
+        raise ConfigError("engine.url", f"both arms are {base.engine.url}; each needs a server of its own")
+    names = [cell.name for cell in plan.expand(done)]
     pair = [
         prepared(name, spec, first.study, base=base, declared=said)
         for name, spec, said in zip(names, specs, (None, declared), strict=True)

@@ -27,14 +27,15 @@ class Sign:
     """How a log tells whether something is active; every part may be missing."""
 
     shows: str | None = None
-    denies: str | None = None
+    denies: tuple[str, ...] = ()
     silence: str | None = None
     """What it means that nothing shows it."""
 
     def read(self, asked: str, log: str) -> str | None:
         """The value that the log gives away, `asked` where it gives away no more than that; None where nothing does."""
-        if self.denies and (found := re.search(rf".*(?:{self.denies}).*", log)):
-            return f"the log denies it: {found.group().strip()}"
+        for pattern in self.denies:
+            if found := re.search(rf".*{pattern}.*", log):
+                return f"the log denies it: {found.group().strip()}"
         if self.shows is None:
             return asked
         if not (found := re.search(self.shows, log)):
@@ -72,7 +73,7 @@ def read(name: str) -> Version:
         name=name,
         fields=data["fields"],
         becomes=data["becomes"],
-        log={key: Sign(**sign) for key, sign in data["log"].items()},
+        log={key: Sign(**sign | {"denies": tuple(sign.get("denies", ()))}) for key, sign in data["log"].items()},
         remarks=tuple(data["remarks"]),
         environment=frozenset(data["environment"].split()),
     )

@@ -33,7 +33,7 @@ def bench(cell: CellSpec, directory: Path, answered: Callable[[int], None] = lam
     data = workloads.prepare(cell, directory / "data")
     with (
         Server(cell, log=directory / "server.log") as server,
-        BenchClient(cell, url=server.url, dataset=data.dataset, directory=directory) as client,
+        BenchClient(cell, url=server.url, dataset=data.dataset, directory=directory, served_name=server.name) as client,
     ):
         server.wait_ready(10.0)
         return client.run(server, answered)
@@ -63,7 +63,7 @@ def test_the_real_client_s_figures_are_kept_and_counted_per_request(
 def test_an_unchanged_command_line_reaches_the_client(make_cell: Callable[..., CellSpec], tmp_path: Path) -> None:
     cell = make_cell()
     load = replace(cell.workload, dataset_name="random", input_len=1024, max_concurrency=2)
-    argv = command(replace(cell, workload=load), url="http://u", dataset=tmp_path / "d").argv
+    argv = command(replace(cell, workload=load), url="http://u", dataset=tmp_path / "d", served_name="n").argv
     text = " ".join(argv)
     assert f"--model {cell.model.path} --tokenizer {cell.model.path}" in text
     assert "--dataset-name random" in text

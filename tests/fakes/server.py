@@ -173,7 +173,17 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         print(f"{self.command} {self.path}", flush=True)
 
+    def refused(self) -> bool:
+        """Whoever brings no key is turned away; /server_info says which it would be, as SGLang's does."""
+        key = self.engine.options.api_key
+        if not key or self.headers.get("Authorization") == f"Bearer {key}":
+            return False
+        self.send({"error": "Unauthorized"}, 401)
+        return True
+
     def do_GET(self) -> None:
+        if self.refused():
+            return
         if self.engine.has("hang"):
             time.sleep(3600)
         options = self.engine.options
@@ -192,6 +202,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}")
+        if self.refused():
+            return
         if self.path.startswith("/flush_cache"):
             self.engine.flush()
             self.send({})
@@ -306,6 +318,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--num-threads", type=int, default=1)
     parser.add_argument("--kernel", action="append", default=[])
+    parser.add_argument("--api-key")
     parser.add_argument("--fault", action="append", default=[], choices=sorted(FAULTS))
     parser.add_argument("--fault-from", type=int, default=1)
     parser.add_argument("--step-ms", type=float, default=0.2)

@@ -1,0 +1,77 @@
+"""A driver killed at any moment of a cell on the real SGLang: nothing of the server runs on, no port stays open.
+
+The load client is the stand-in, which saves half of the time; what it is killed by is the same.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from experiments.errors import MEANING
+from experiments.ports import is_closed
+from tests.experiments.driver import attempts, begin, wait_for_stage
+from tests.experiments.engines.real_sglang import command, make_model, needs_it
+from tests.experiments.processes import MARK, Family, wait_gone
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.slow, pytest.mark.process, pytest.mark.timeout(900), needs_it]
+
+SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, signal.SIGINT, signal.SIGKILL)
+WITHIN_S = {"launch": 20.0, "warm-up": 0.3, "bench": 2.0, "gates": 8.0}
+"""By stage: the signal comes up to so long after its beginning. Each is shorter than the stage."""
+
+GONE_S = 10.0
+LAUNCH_S = 300.0
+SEED = 20261129
+
+
+class Turn(NamedTuple):
+    stage: str
+    number: signal.Signals
+    moment: float
+
+
+def turns(count: int) -> list[Turn]:
+    """Every stage with every signal, as both cycles have no common divisor."""
+    chance = random.Random(SEED)
+    stages = [[*WITHIN_S][index % len(WITHIN_S)] for index in range(count)]
+    return [
+        Turn(stage, SIGNALS[index % len(SIGNALS)], chance.uniform(0.0, WITHIN_S[stage]))
+        for index, stage in enumerate(stages)
+    ]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.mark.parametrize("turn", turns(20), ids=lambda turn: f"{turn.stage}-{turn.number.name}-{turn.moment:.2f}s")
+def test_nothing_is_left_of_a_killed_run(tmp_path: Path, model: Path, turn: Turn) -> None:
+    small = ("workload.num_prompts=4", "workload.output_len=256", "workload.warmup_prompts=2", "tracking=none")
+    line = command(tmp_path, model, "engine=sglang_cpu", "study=killed", *small)
+    mark = str(tmp_path)
+    driver = begin(line, tmp_path, **{MARK: mark})
+    attempt = wait_for_stage(driver, tmp_path / "out", turn.stage, LAUNCH_S)
+    time.sleep(turn.moment)
+    assert driver.poll() is None, "the run ended before its signal"
+    family = Family.below(driver.pid)
+    driver.send_signal(turn.number)
+    out, err = driver.communicate(timeout=GONE_S)
+    assert driver.returncode == (-turn.number if turn.number == signal.SIGKILL else 3), (out, err)
+    assert family.left(GONE_S) == []
+    assert wait_gone(mark, GONE_S) == []
+    assert [port for port in family.ports if not is_closed(port)] == []
+    assert turn.stage == "launch" or family.ports, "a server that was up listened somewhere"
+    record = json.loads((attempt / "record.json").read_text())
+    assert record["status"] == "invalid"
+    assert record["failure"]["class"] in MEANING
+    assert [*attempts(tmp_path / "out")] == [attempt]
