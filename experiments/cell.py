@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf
 
-from experiments import environment
+from experiments import environment, secrets
 from experiments.attempt import recorded
 from experiments.calibration import calibrate
 from experiments.failure import unfinished
 from experiments.lock import measurement_lock
 from experiments.measurement import measure_cell
-from experiments.record import FILE, SCHEMA, now, number, write_json
+from experiments.record import FILE, SCHEMA, now, number, write_atomically, write_json
 from gates.golden import Reference
 from gates.verdict import Verdict, decide
 
@@ -64,7 +64,8 @@ def run(attempt: Attempt, stages: Stages) -> None:
 
 
 def work(attempt: Attempt, stages: Stages) -> dict[str, Any]:
-    (attempt.directory / "spec.yaml").write_text(OmegaConf.to_yaml(asdict(attempt.cell.spec)))
+    spec = secrets.masked_tree(asdict(attempt.cell.spec))
+    write_atomically(attempt.directory / "spec.yaml", OmegaConf.to_yaml(spec))
     write_json(attempt.directory / "environment.json", environment.capture() | {"cores": asdict(attempt.cores)})
     return locked(attempt, stages)
 

@@ -2,7 +2,7 @@
 
 One field, one place: a key is written in spec.py and nowhere else. The derivation is needed because OmegaConf 2.3
 takes frozen classes for read-only and knows no `Literal`. The surprise: `env`, `kernels`, `engine.flags`,
-`model.drafts`, `launcher.sbatch` and a sweep's axes are open dictionaries, all the rest is closed, so that a misspelt
+`model.drafts`, a sweep's axes and sbatch's parameters are open dictionaries, all the rest is closed, so that a misspelt
 key ends a run before anything starts.
 """
 

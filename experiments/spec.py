@@ -30,6 +30,8 @@ class EngineSpec:
     dtype: str = "float32"
     device: str = "cpu"
     random_seed: int | None = 0
+    host: str = "127.0.0.1"
+    """Where a server of ours listens; any address but the loopback's is reached by other machines."""
     trust_remote_code: bool = False
     """Runs Python code that the checkpoint brings along."""
     tp_size: int | None = None

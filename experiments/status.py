@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from experiments import claim
+from experiments import claim, terminal
 from experiments.cluster import board
 from experiments.errors import STOPPED
 from experiments.limits import KEYS, Part
@@ -187,4 +187,5 @@ def summary(rows: Sequence[Row]) -> str:
 
 
 if __name__ == "__main__":
+    terminal.guard()
     sys.exit(main())
