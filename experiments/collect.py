@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from experiments import terminal
 from experiments.errors import ConfigError, Interrupted
 from experiments.interrupts import interruptible
 
@@ -22,6 +23,7 @@ CONFIGURATION, INVALID = 2, 3
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    terminal.guard()
     options = parser().parse_args(argv)
     try:
         with interruptible():
