@@ -23,7 +23,6 @@ CONFIGURATION, INVALID = 2, 3
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    terminal.guard()
     options = parser().parse_args(argv)
     try:
         with interruptible():
@@ -70,4 +69,5 @@ def collect(output: Path, study: str | None, *, now: bool) -> int:
 
 
 if __name__ == "__main__":
+    terminal.guard()
     sys.exit(main())
