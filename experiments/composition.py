@@ -15,7 +15,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from experiments import sweep
+from experiments import secrets, sweep
 from experiments.comparison.spec import Modes
 from experiments.errors import ConfigError
 from experiments.schema import Cells
@@ -84,6 +84,7 @@ def convert(config: DictConfig) -> Composed:
     except OmegaConfBaseException as error:
         raise ConfigError(str(error.full_key), str(error).splitlines()[0]) from error
     assert isinstance(values, dict)
+    secrets.learn(values)
     refuse_unknown(values, StudySpec, CellSpec, Cells, Modes)
     return Composed(build(StudySpec, values), build(CellSpec, values), build(Modes, values))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 import platform
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ from typing import Any
 import psutil
 
 from experiments.child import ROOT
+from experiments.cluster.queue import this_job
 from experiments.gpu import gpus
 from ling_runtime import processor
 
@@ -27,6 +29,7 @@ def capture() -> dict[str, Any]:
     """What does not change during a study."""
     return {
         "host": platform.node(),
+        "job": _job(),
         "os": platform.platform(),
         "python": platform.python_version(),
         "cpu": processor.model(),
@@ -41,7 +44,7 @@ def capture() -> dict[str, Any]:
 def summary(full: dict[str, Any]) -> dict[str, Any]:
     """The part that a record carries."""
     git = full["git"] or {"commit": None, "dirty": None}
-    short = {key: full[key] for key in ("host", "cpu", "cores", "python")}
+    short = {key: full[key] for key in ("host", "job", "cpu", "cores", "python")}
     return short | {
         "hardware": hardware_class(full),
         "git_commit": git["commit"],
@@ -60,6 +63,12 @@ def source(full: dict[str, Any]) -> str:
     """The commit, and a hash of what the working tree has beyond it; "unknown" outside a repository."""
     git = full["git"]
     return "unknown" if git is None else "+".join(filter(None, [git["commit"], git["changes"]]))
+
+
+def _job() -> dict[str, Any] | None:
+    """Of a cluster, in the form its queue shows; restarts count how often it was requeued before."""
+    name = this_job()
+    return {"id": name, "restarts": int(os.environ.get("SLURM_RESTART_COUNT", "0"))} if name else None
 
 
 def _git() -> dict[str, Any] | None:

@@ -23,7 +23,7 @@ from analysis.report.plots import plots
 from analysis.report.svg import alone
 from experiments import calibration, columns, notes
 from experiments.comparison import filing
-from experiments.record import DECISION, FILE, record_file
+from experiments.record import DECISION, FILE, SEARCH, record_file
 from experiments.sharing import turn
 
 if TYPE_CHECKING:
@@ -142,13 +142,17 @@ class Shelf:
 
     @one_at_a_time
     def end(self, parent: str, invocation: Mapping[str, Any]) -> None:
-        """Finished if as many cells as were to be measured are there, the last attempt at each of them valid."""
+        """Finished if as many cells as were to be measured are there, the last attempt at each of them valid.
+
+        An A/B's decision is no child but the parent's own, and is the last to end.
+        """
         children = self._children(parent)
         last = {child.info.run_name: child for child in sorted(children, key=number_of)}
         valid = sum(child.info.status == "FINISHED" for child in last.values())
         ends = [child.info.end_time for child in children if child.info.end_time is not None]
-        status = "FINISHED" if valid == len(last) >= invocation["cells"] else "FAILED"
+        status = "FINISHED" if valid == len(last) >= wanted(self.directory, invocation) else "FAILED"
         if whole := of_call(self.directory, invocation["id"]):
+            ends += [milliseconds(one.record["ended_utc"]) for one in whole.decisions if one.record["ended_utc"]]
             self._show(parent, whole)
             links = {"columns": columns.link(self._experiment)}
             self._client.set_tag(parent, columns.NOTE, notes.of_call(whole, links)[:LONGEST])
@@ -203,6 +207,14 @@ def of_call(directory: Path, invocation: str) -> Study | None:
     found = [filed(path, directory.parent) for path in paths]
     own = [one for one in found if one.record["invocation"]["id"] == invocation]
     return study_of(directory.name, own) if own else None
+
+
+def wanted(directory: Path, invocation: Mapping[str, Any]) -> int:
+    """Cells that a call was to measure; a search that its budget of seconds ended, fewer than it began with."""
+    path = directory / SEARCH.format(invocation["id"])
+    if path.exists():
+        invocation = json.loads(path.read_text())["invocation"]
+    return int(invocation["cells"])
 
 
 def run_name(record: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ from experiments.findings import Findings, Load, derive, flags
 from experiments.gpu import gpus
 from experiments.limits import within
 from experiments.machine import LoadMeter, load_average
-from experiments.record import write_lines
+from experiments.record import write_lines, write_text
 from experiments.running import running
 from experiments.tasks import gsm8k
 from experiments.telemetry import Telemetry
@@ -48,8 +48,8 @@ class Baseline:
     """What a candidate is compared with: a valid cell of the same plan."""
 
     name: str
-    identity: str
     spec: CellSpec
+    identity: str
     change: Change
     evidence: CellEvidence
     ruler: Ruler
@@ -150,7 +150,7 @@ def run_task(
 def write_commands(path: Path, spec: CellSpec, server: Running, data: Data) -> None:
     """Lines to paste; the client's writes to the terminal and not into this attempt."""
     client = bench_serving.command(spec, url=server.url, dataset=data.dataset, served_name=server.name)
-    path.write_text(f"{server.line()}\n{client.shell()}\n")
+    write_text(path, f"{server.line()}\n{client.shell()}\n")
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments import limits
+from experiments import limits, secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -31,8 +31,8 @@ TOLD = ("change.", "engine.reported.")
 LABELLED = ("speculation.", "env.", "engine.flags.")
 """Keys that a cell's label may stand for."""
 
-LIMITS = tuple(limits.KEYS.values())
-"""They decide whether there is a result and not which."""
+LIMITS = ("engine.host", *limits.KEYS.values())
+"""They decide whether there is a result, or who else may have one, and not which."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +135,7 @@ def _named(axes: Sequence[str], alike: Sequence[Mapping[str, Any]]) -> list[str]
 
 def _brief(value: Any) -> str:
     """A value fit for a directory's name; of a list the end, where commands and flags differ."""
+    value = secrets.masked_tree(value)
     if isinstance(value, tuple):
         return "-".join(_brief(part).strip("-") for part in value)[-40:].strip("-")
     text = Path(value).name if isinstance(value, str) and "/" in value else str(value)

@@ -17,6 +17,7 @@ from experiments import environment, plan, ruler, workloads
 from experiments.audit import cells
 from experiments.checks import checked
 from experiments.clients.bench_serving import check_installed
+from experiments.cluster import spec as cluster
 from experiments.composition import convert
 from experiments.engines.registry import engine_of
 from experiments.errors import ConfigError
@@ -124,6 +125,7 @@ def check_study(study: StudySpec) -> None:
         raise ConfigError("retry", f"{study.retry} is without effect; it says what resume=true takes over")
     if not re.fullmatch(STUDY, study.study):
         raise ConfigError("study", f"{study.study!r} cannot name a directory; allowed: letters, digits and any of _.+-")
+    cluster.check(study.launcher)
 
 
 def check_prompts(gate: GateSpec, data: workloads.Data) -> None:

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from experiments.claim import running
-from experiments.errors import ConfigError, StorageError
+from experiments.errors import STOPPED, ConfigError, StorageError
 from experiments.plan import Invocation
 from experiments.record import DECISIONS, FILE, attempts, now, number, write_json
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 LOCK = ".lock"
 SWEEPS = ".sweeps"
 """In a study's directory: a file for each of its sweeps, and the locks of those who are at it."""
-NO_OUTCOME = ("unfinished", "interrupted")
-"""Failures of drivers: their cells have yet to be measured."""
 
 
 @contextlib.contextmanager
@@ -92,7 +90,7 @@ class Takeover:
         retry = self.study.retry if earlier else "none"
         if record["status"] == "valid":
             return retry != "all"
-        return retry == "none" and (record["failure"] or {}).get("class") not in NO_OUTCOME
+        return retry == "none" and (record["failure"] or {}).get("class") not in STOPPED
 
 
 def read_whole(file: Path) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from experiments import cell, preview, search, summary
@@ -21,7 +21,7 @@ from experiments.machine import Cores, available_cores, split_cores
 from experiments.measurement import Baseline
 from experiments.preparation import change_between, prepare
 from experiments.progress import Stages
-from experiments.record import FILE, new_attempt, read
+from experiments.record import FILE, SCHEMA, SEARCH, new_attempt, read, write_json
 from experiments.sharing import LOCK, Round, at_work, joined, turn
 from experiments.tracking import open_tracker
 from gates.evidence import CellEvidence
@@ -174,7 +174,17 @@ def chosen(course: Course, order: Search, stages: Stages, outcome: Outcome) -> N
         if baseline is None and is_trusted(record):
             baseline = Measured(item, attempt)
     ours = [attempt for attempt in outcome.attempts if read(attempt)["invocation"]["id"] == course.invocation.id]
-    course.tracker.expect(len(ours))
+    write_search(course, order, len(ours))
+
+
+def write_search(course: Course, order: Search, measured: int) -> None:
+    """How many cells were to be measured after all is known when a budget has ended the search. Raises StorageError."""
+    call = course.invocation
+    content = {"schema": SCHEMA, "invocation": asdict(call) | {"cells": measured}, **order.result()}
+    try:
+        write_json(course.plan.directory / SEARCH.format(call.id), content)
+    except OSError as error:
+        raise StorageError(f"no record of what the search found: {error}") from error
 
 
 def obtain(
@@ -256,8 +266,8 @@ def load_baseline(baseline: Measured, candidate: CellSpec) -> Baseline:
     record = baseline.record
     return Baseline(
         name=record["name"],
-        identity=record["identity"],
         spec=baseline.item.cell.spec,
+        identity=record["identity"],
         change=change_between(baseline.item.cell.spec, candidate),
         evidence=CellEvidence.from_json(json.loads((baseline.attempt / "gate.json").read_text())),
         ruler=Ruler(**record["ruler"]),

@@ -37,8 +37,8 @@ class SearchSpec:
     """Budget; 0: no search, all cells of the sweep are measured."""
     seconds: float | None = None
     """Budget, checked between cells."""
-    metric: Literal["mean_tpot_ms", "median_tpot_ms", "step_ms"] = "mean_tpot_ms"
-    """What is to be small, among the cells that pass their gates."""
+    metric: Literal["criterion", "mean_tpot_ms", "median_tpot_ms", "step_ms"] = "criterion"
+    """What is to be small, among the cells that pass their gates; criterion: log-ratio to the baseline, as an A/B's."""
     seed: int = 1
 
 

@@ -1,7 +1,8 @@
 """Hydra's `-m` for jobs that measure nothing: here a job only adds its cells to a list (run.py).
 
-So a thousand of them need no directories, no logs and no thousand compositions. The surprise: with any launcher but
-Hydra's basic one jobs are real, and this is Hydra's own sweeper, untouched.
+So a thousand of them need no directories, no logs and no thousand compositions. The surprise: `multirun.yaml` comes
+without secrets, for nothing but it reads the configuration that a sweeper has; jobs are composed from their overrides.
+With any launcher but Hydra's basic one jobs are real, and all the rest is Hydra's own.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf, read_write
 
+from experiments import hydra_output
 from experiments.templates import composed
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ class CellSweeper(BasicSweeper):
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         super().setup(hydra_context=hydra_context, task_function=task_function, config=config)
         self._task = task_function
+        hydra_output.learn(config)
+        self.config = hydra_output.masked(config)
 
     def sweep(self, arguments: list[str]) -> Any:
         if not isinstance(self.launcher, BasicLauncher):

@@ -26,7 +26,7 @@ from experiments.findings import FOREIGN_LOAD
 from experiments.gpu import gpus
 from experiments.lock import measurement_lock
 from experiments.machine import LoadMeter, load_average
-from experiments.record import DECISION, DECISIONS, new_attempt, read
+from experiments.record import DECISION, DECISIONS, new_attempt, read, write_text
 from experiments.study import pinned
 from experiments.telemetry import Telemetry
 from gates.speed import Expectation, criterion, judge, source
@@ -140,7 +140,7 @@ def blocks(question: Question, arms: Arms, known: Floor, bench: Bench, directory
         prompts=settings.prompts,
         seed=settings.seed,
     )
-    (directory / "command.txt").write_text("".join(f"{line}\n" for line in arms.commands.values()))
+    write_text(directory / "command.txt", "".join(f"{line}\n" for line in arms.commands.values()))
     asked = requests(question.baseline.cell.spec, question.baseline.data.dataset)
     with (directory / "answers.jsonl").open("w") as out:
         return timing.run(arms.slot, asked, rules, told=partial(figures.note, out))

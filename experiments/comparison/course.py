@@ -136,6 +136,9 @@ def prepare(composed: Sequence[Composed]) -> Venture:
         check_programs(one.cell, first.study)
     check_study(first.study)
     modes = first.modes
+    if first.study.launcher.name != "none":
+        problem = f"mode={modes.mode} runs on one machine: allowed is launcher=none, in a job of yours (docs/slurm.md)"
+        raise ConfigError("launcher", problem)
     expected = 2 if modes.mode == "ab" else 1 + len(modes.campaign.changes)
     if len(composed) != expected:
         raise ConfigError("mode", f"{modes.mode} is one job, not {len(composed) // expected}; -m is for sweeps")

@@ -37,12 +37,13 @@ if TYPE_CHECKING:
     """Two freshly launched servers of one cell, with their logs in a directory."""
 
 DIRECTORY = "floors"
+NO_PART = ("command", "ready_timeout_s", "host")
 FILE = "floor.json"
 
 
 def floor_identity(item: Prepared, settings: ABSpec) -> str:
     spec = item.cell.spec
-    engine = {key: str(value) for key, value in vars(spec.engine).items() if key not in ("command", "ready_timeout_s")}
+    engine = {key: str(value) for key, value in vars(spec.engine).items() if key not in NO_PART}
     return identity(
         {
             **engine,
