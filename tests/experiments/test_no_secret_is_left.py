@@ -66,7 +66,7 @@ def overrides(*faults: str, step_ms: float = 0.2, fault_from: int = 1) -> tuple[
     engine = fake_command("leak", *faults, step_ms=step_ms, fault_from=fault_from)
     return (
         f"engine.command=[{','.join(engine)}]",
-        f"engine.extra_args=[--api-key,{FLAG}]",
+        f"engine.extra_args=[--admin-api-key,{FLAG}]",
         *(f"{key}='{value}'" for key, value in SPEC.items()),
     )
 

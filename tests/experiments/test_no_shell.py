@@ -216,7 +216,7 @@ def test_code_of_a_checkpoint_is_trusted_where_the_cell_says_so_and_nowhere_else
     cell = make_cell()
     trusting = replace(cell, engine=replace(cell.engine, name="sglang", trust_remote_code=True))
     for one, wanted in ((cell, False), (trusting, True)):
-        client = bench_serving.command(one, url="http://127.0.0.1:1", dataset=Path("data"))
+        client = bench_serving.command(one, url="http://127.0.0.1:1", dataset=Path("data"), served_name="n")
         server = engine_of(one).command(one, port=1, served_name="n")
         assert ("--trust-remote-code" in client.argv, "--trust-remote-code" in server.argv) == (wanted, wanted)
     for path in SOURCES:
