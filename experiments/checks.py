@@ -40,8 +40,11 @@ def checked(cell: CellSpec) -> CellSpec:
         cell.workload,
         dataset_path=cell.workload.dataset_path and str(_existing("workload.dataset_path", cell.workload.dataset_path)),
     )
-    paths = {key: getattr(cell.task, key) for key in ("data_path", "shots_path")}
-    task = replace(cell.task, **{key: path and str(_existing(f"task.{key}", path)) for key, path in paths.items()})
+    task = replace(
+        cell.task,
+        data_path=cell.task.data_path and str(_existing("task.data_path", cell.task.data_path)),
+        shots_path=cell.task.shots_path and str(_existing("task.shots_path", cell.task.shots_path)),
+    )
     gate = replace(cell.gate, golden=cell.gate.golden and str(_existing("gate.golden", cell.gate.golden)))
     drafts = speculation.completed(cell.speculation, cell.model, engine)
     done = replace(cell, speculation=drafts, model=model, workload=workload, task=task, gate=gate)

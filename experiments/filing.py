@@ -199,6 +199,7 @@ def tags(record: Mapping[str, Any]) -> dict[str, Any]:
     values = {key: record[key] for key in TAGS} | {"reason": reason(dict(record))}
     values |= {"git_commit": record["environment"]["git_commit"]}
     values |= {"failure": (record["failure"] or {}).get("class")}
+    values |= {"accept_source": (record["metrics"] or {}).get("accept_source")}
     values |= {f"gate.{name}": gate["status"] for name, gate in record["gates"].items()}
     return {name: value for name, value in values.items() if value is not None}
 

@@ -27,8 +27,9 @@ MOST_ROWS = 64
 def audit_claims(cell: CellSpec, claims: ClaimSpec) -> Iterator[Finding]:
     target, draft = model(cell.model.path), model(cell.speculation.draft_path)
     window, ranks = cell.speculation.window, cell.engine.tp_size or 1
-    yield from accept_length(claims, window, draft)
-    yield from expert_bytes(claims, window, ranks, target)
+    if cell.speculation.algorithm != "none":  # claims speak of a study's speculative cells, not of their baseline
+        yield from accept_length(claims, window, draft)
+        yield from expert_bytes(claims, window, ranks, target)
     yield from floor(cell, target)
     yield from tiled_prompts(cell)
 

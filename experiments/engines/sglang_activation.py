@@ -29,9 +29,10 @@ def expected(cell: CellSpec) -> dict[str, Any]:
     speculation = cell.speculation
     keys: dict[str, Any] = {f"--{flag}": value for flag, value in asked_flags(cell).items()}
     keys |= {f"env.{name}": value for name, value in asked_variables(cell).items()}
+    keys["engine.device"] = cell.engine.device
     if speculation.algorithm == "none":
         return keys | {"speculation.algorithm": "none"}
-    keys["speculation.window"] = speculation.window
+    keys["speculation.num_draft_tokens"] = speculation.window
     if speculation.algorithm == "dspark":
         keys |= {
             "speculation.block_size": speculation.block_size,
@@ -45,8 +46,9 @@ def observed(cell: CellSpec, info: Mapping[str, Any], log: str) -> dict[str, Any
     asked = asked_flags(cell)
     keys: dict[str, Any] = {f"--{name}": _flag(version, name, value, info, log) for name, value in asked.items()}
     keys |= {f"env.{name}": _variable(version, name, asked, log) for name, asked in asked_variables(cell).items()}
+    keys["engine.device"] = info.get("device")
     keys["speculation.algorithm"] = info.get("speculative_algorithm") or "none"
-    keys["speculation.window"] = info.get("speculative_num_draft_tokens")
+    keys["speculation.num_draft_tokens"] = info.get("speculative_num_draft_tokens")
     for key in ("speculation.block_size", "speculation.verify_mode"):
         seen = version.log[key].read("", log)
         keys[key] = int(seen) if seen and seen.isdecimal() else seen
@@ -70,7 +72,8 @@ def remarks(cell: CellSpec, info: Mapping[str, Any], log: str) -> Iterator[str]:
 def asked_flags(cell: CellSpec) -> dict[str, str]:
     """By name without dashes, as text; the empty text for a bare one. What this program adds is not asked for."""
     own = {name: value for name, value in flags(cell, port=0, served_name="").items() if name not in ADDED}
-    given = {name: "" if value is True else str(value) for name, value in own.items() if value not in (None, False)}
+    said = {name: value for name, value in own.items() if value is not None and value is not False}
+    given = {name: "" if value is True else str(value) for name, value in said.items()}
     return {name.removeprefix("--"): value for name, value in (given | parse_flags(cell.engine.extra_args)).items()}
 
 

@@ -6,7 +6,6 @@ they can be read and overridden; this file knows only where the server lives and
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -35,17 +34,15 @@ class SGLangCpu(SGLang):
     hub = False
 
     def check(self, cell: CellSpec) -> None:
-        super().check(cell)
-        if not cell.engine.command and not python().is_file():
-            why = f"{python()} is missing; `make sglang-cpu` makes it, or {PYTHON} names the Python of another such one"
-            raise ConfigError("engine.name", why)
         if cell.engine.device != "cpu":
             raise ConfigError("engine.device", f"{cell.engine.device!r} is not what this engine runs on; allowed: cpu")
-        if cell.kernels:
-            raise ConfigError(
-                f"kernels.{min(cell.kernels)}", "SGLang has no such switch; kernels belong to engine=ling"
-            )
-        check_model(cell)
+        check_files(Path(cell.model.path), Path(cell.model.tokenizer_path or cell.model.path))
+        super().check(cell)
+
+    def check_installed(self, cell: CellSpec) -> None:
+        if not cell.engine.command and not python().is_file():
+            why = f"{python()} is missing; `make sglang-cpu` makes it, or {PYTHON} names the Python of another such one"
+            raise ConfigError("engine", why)
 
     def command(self, cell: CellSpec, *, port: int, served_name: str) -> Command:
         program = (str(python()), "-m", "sglang.launch_server")
@@ -58,17 +55,12 @@ def python() -> Path:
     return Path(os.environ.get(PYTHON) or ROOT / ".venv-sglang-cpu/bin/python")
 
 
-def check_model(cell: CellSpec) -> None:
+def check_files(model: Path, tokenizer: Path) -> None:
     """Raises ConfigError."""
-    path = Path(cell.model.path)
-    if not (path / "config.json").is_file() or not [*path.glob("*.safetensors")]:
-        why = f"{path} is no checkpoint (config.json, *.safetensors); `make sglang-cpu` makes that of model=small_llama"
+    if not (model / "config.json").is_file() or not [*model.glob("*.safetensors")]:
+        why = (
+            f"{model} is no checkpoint (config.json, *.safetensors); `make sglang-cpu` makes that of model=small_llama"
+        )
         raise ConfigError("model.path", why)
-    tokenizer = Path(cell.model.tokenizer_path or path)
     if not (tokenizer / "tokenizer.json").is_file():
         raise ConfigError("model.tokenizer_path", f"{tokenizer} holds no tokenizer.json")
-    config = json.loads((path / "config.json").read_text())
-    context = cell.engine.context_length or config.get("max_position_embeddings")
-    wanted = (cell.workload.input_len or 0) + cell.workload.output_len
-    if context and wanted > context:
-        raise ConfigError("workload", f"input_len + output_len = {wanted} exceeds the context of {context} tokens")

@@ -10,9 +10,9 @@ import functools
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import yaml
+from omegaconf import OmegaConf
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,14 +27,15 @@ class Sign:
     """How a log tells whether something is active; every part may be missing."""
 
     shows: str | None = None
-    denies: str | None = None
+    denies: tuple[str, ...] = ()
     silence: str | None = None
     """What it means that nothing shows it."""
 
     def read(self, asked: str, log: str) -> str | None:
         """The value that the log gives away, `asked` where it gives away no more than that; None where nothing does."""
-        if self.denies and (found := re.search(rf".*(?:{self.denies}).*", log)):
-            return f"the log denies it: {found.group().strip()}"
+        for pattern in self.denies:
+            if found := re.search(rf".*{pattern}.*", log):
+                return f"the log denies it: {found.group().strip()}"
         if self.shows is None:
             return asked
         if not (found := re.search(self.shows, log)):
@@ -67,12 +68,12 @@ def nearest(version: str | None) -> Version:
 
 @functools.cache
 def read(name: str) -> Version:
-    data = yaml.safe_load((DIRECTORY / f"{name}.yaml").read_text())
+    data: Any = OmegaConf.to_container(OmegaConf.load(DIRECTORY / f"{name}.yaml"))
     return Version(
         name=name,
         fields=data["fields"],
         becomes=data["becomes"],
-        log={key: Sign(**sign) for key, sign in data["log"].items()},
+        log={key: Sign(**sign | {"denies": tuple(sign.get("denies", ()))}) for key, sign in data["log"].items()},
         remarks=tuple(data["remarks"]),
         environment=frozenset(data["environment"].split()),
     )

@@ -74,7 +74,7 @@ def test_the_command_line(composed: Callable[..., CellSpec], model: Path, monkey
         "--attention-backend torch_native",
         "--sampling-backend pytorch",
         "--grammar-backend none",
-        "--disable-overlap-schedule --max-total-tokens 4096",
+        "--disable-overlap-schedule --max-total-tokens 4096 --sleep-on-idle",
         "--mem-fraction-static 0.2",
         "--host 127.0.0.1",
         "--port 4711",
@@ -92,7 +92,7 @@ def test_the_command_line(composed: Callable[..., CellSpec], model: Path, monkey
     [
         (["engine.device=cuda"], "engine.device", "allowed: cpu"),
         (["speculation=nextn"], "speculation", "none"),
-        (["+kernels.kda_verify=fused"], "kernels.kda_verify", "engine=ling"),
+        (["+kernels.kda_verify=fused"], "kernels.kda_verify", "ling_runtime"),
         (["model.path=/no/where"], "model.path", "make sglang-cpu"),
         (["model.tokenizer_path=/"], "model.tokenizer_path", "tokenizer.json"),
         (["workload=post_small", "workload.input_len=4000"], "workload", "4096 tokens"),
@@ -113,9 +113,9 @@ def test_a_missing_environment_is_named_with_what_makes_it(
     cell = composed()
     monkeypatch.setenv(PYTHON, "/no/python")
     with pytest.raises(ConfigError, match=rf"/no/python is missing; `make sglang-cpu` makes it, or {PYTHON}"):
-        checked(cell)
+        engine_of(cell).check_installed(cell)
     own = replace(cell, engine=replace(cell.engine, command=("server",)))
-    assert checked(own).engine.command == ("server",), "who names a program needs no environment"
+    engine_of(own).check_installed(own)  # who names a program needs no environment
 
 
 def test_the_entry_point_is_the_one_that_the_engine_asks_for() -> None:
