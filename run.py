@@ -16,12 +16,16 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from experiments import composition, hydra_output, schema, terminal
+from experiments.cluster import hydra_keys
 from experiments.errors import ConfigError, Interrupted
 from experiments.interrupts import interruptible, shielded
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from omegaconf import DictConfig
 
+RETRY = "--retry"
 configs: list[DictConfig] = []
 refused: list[ConfigError] = []
 
@@ -30,9 +34,24 @@ refused: list[ConfigError] = []
 def compose(config: DictConfig) -> None:
     hydra_output.write(config)
     try:
-        configs.extend(composition.expand(config))
+        configs.extend(map(hydra_keys.translated, composition.expand(config)))
     except ConfigError as error:  # Hydra would explain it by a stack
         refused.append(error)
+
+
+def spelled(arguments: Sequence[str]) -> list[str]:
+    """`--retry invalid`, as it is called elsewhere, in Hydra's grammar; all else as it is."""
+    kept: list[str] = []
+    chosen: list[str] = []
+    given = iter(arguments)
+    for argument in given:
+        name, equals, value = argument.partition("=")
+        if name == RETRY:
+            chosen = ["resume=true", f"retry={value if equals else next(given, '')}"]
+        else:
+            kept.append(argument)
+    first = next((at for at, text in enumerate(kept) if "=" in text and not text.startswith("-")), len(kept))
+    return [*kept[:first], *chosen, *kept[first:]]  # Hydra takes overrides in one row only
 
 
 def main() -> int:
@@ -66,10 +85,13 @@ def run() -> int:
         return 0
     with shielded():  # a compiled module whose import was cut off cannot be imported again, not even to say why
         from experiments import study  # noqa: PLC0415 - as above
+        from experiments.cluster import launch  # noqa: PLC0415 - as above
         from experiments.comparison import course  # noqa: PLC0415 - as above
 
     if configs[0].mode in ("ab", "campaign"):
         return course.main(configs)
+    if configs[0].launcher.name != "none":
+        return launch.main(configs)
     return study.main(configs)
 
 
@@ -82,6 +104,7 @@ def refuse(error: BaseException | None) -> int:
 
 schema.register()
 if __name__ == "__main__":
+    sys.argv[1:] = spelled(sys.argv[1:])
     terminal.guard()
     code = main()
     gc.freeze()  # or the interpreter's end walks all that MLflow loaded: a second between the last line and the exit

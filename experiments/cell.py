@@ -35,21 +35,27 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attempt:
-    """A cell with all that its study gives it."""
+class Entry:
+    """What a record says of a cell before anything is started."""
 
     cell: Cell
     study: str
     invocation: Invocation
     identity: str
     directory: Path
+    baseline: Baseline | None
+    findings: tuple[Finding, ...] = ()
+    """Of the audit before launch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt(Entry):
+    """A cell with all that its study gives it."""
+
     data: Data
     cores: Cores
     lock: str | None
-    baseline: Baseline | None
     golden: Reference | Missing
-    findings: tuple[Finding, ...] = ()
-    """Of the audit before launch."""
 
 
 def run(attempt: Attempt, stages: Stages) -> None:
@@ -76,7 +82,7 @@ def locked(attempt: Attempt, stages: Stages) -> dict[str, Any]:
     return conclusion(attempt, findings)
 
 
-def opening(attempt: Attempt) -> dict[str, Any]:
+def opening(attempt: Entry) -> dict[str, Any]:
     """The record of a cell that has not ended: invalid, and all that is known before it starts."""
     baseline = attempt.baseline
     return {
@@ -90,6 +96,7 @@ def opening(attempt: Attempt) -> dict[str, Any]:
         "failure": unfinished(),
         "role": role(attempt),
         "baseline": baseline.name if baseline else None,
+        "baseline_identity": baseline.identity if baseline else None,
         "verdict": None,
         "rule": "infrastructure",
         "reason": "unfinished",
@@ -110,7 +117,7 @@ def opening(attempt: Attempt) -> dict[str, Any]:
     }
 
 
-def role(attempt: Attempt) -> str:
+def role(attempt: Entry) -> str:
     if attempt.cell.spec.calibrates:
         return "calibration"
     return "candidate" if attempt.baseline else "baseline"

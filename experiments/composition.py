@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import types
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from hydra import compose
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -20,6 +20,7 @@ from experiments.comparison.spec import Modes
 from experiments.errors import ConfigError
 from experiments.schema import Cells
 from experiments.spec import CellSpec, StudySpec
+from experiments.templates import composed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +45,7 @@ def expand(config: DictConfig) -> list[DictConfig]:
     if not listed:
         return [config]
     job = HydraConfig.get()
-    return [compose(job.job.config_name, merged(job.overrides.task, cell)) for cell in listed]
+    return [composed(str(job.job.config_name), without(job.overrides.task, cell), cell) for cell in listed]
 
 
 def override_lists(config: DictConfig) -> list[Sequence[str]]:
@@ -64,10 +65,10 @@ def axes(config: DictConfig) -> list[sweep.Axis]:
     return sweep.axes(config.cells, sweep.SweepSpec(**cast("Any", lists)))
 
 
-def merged(base: Sequence[str], cell: Sequence[str]) -> list[str]:
-    """The command line's overrides, then the cell's; a key in both is the cell's."""
+def without(base: Sequence[str], cell: Sequence[str]) -> list[str]:
+    """The command line's overrides but for those whose key the cell has too."""
     taken = {override.partition("=")[0] for override in cell}
-    return [override for override in base if override.partition("=")[0] not in taken] + [*cell]
+    return [override for override in base if override.partition("=")[0] not in taken]
 
 
 def convert(config: DictConfig) -> Composed:
@@ -92,10 +93,15 @@ def refuse_unknown(values: dict[Any, Any], *specs: type, path: str = "") -> None
 
 def build(spec: type[T], values: dict[Any, Any], path: str = "") -> T:
     """A frozen spec from plain values that passed the schema; here the `Literal` fields are checked."""
-    hints = get_type_hints(spec)
     assert dataclasses.is_dataclass(spec)
+    hints = hints_of(cast("type", spec))
     names = [field.name for field in dataclasses.fields(spec)]
     return spec(**{name: _value(hints[name], values[name], f"{path}{name}") for name in names})
+
+
+@cache
+def hints_of(spec: type) -> dict[str, Any]:
+    return get_type_hints(spec)
 
 
 def _value(hint: Any, value: Any, key: str) -> Any:

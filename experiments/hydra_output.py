@@ -2,7 +2,7 @@
 
 Hydra writes configuration and overrides as they were given, before any of our code runs in a job. So `output_subdir` is
 null, and the same files are written from inside the job. The surprise: `multirun.yaml` has no such key, which is what
-`hydra_plugins/masked_sweeper.py` is there for.
+`hydra_plugins/cell_sweeper.py` sees to.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from experiments import secrets
@@ -28,9 +29,14 @@ DIRECTORY = ".hydra"
 
 
 def write(config: DictConfig) -> None:
-    """The job's configuration and its overrides. To be called inside the job. Raises OSError."""
-    learn(config)
+    """A single run's configuration and its overrides. To be called inside the job. Raises OSError.
+
+    Of a sweep `multirun.yaml` has them.
+    """
     job = HydraConfig.get()
+    if job.mode is not RunMode.RUN:
+        return
+    learn(config)
     directory = Path(job.runtime.output_dir, DIRECTORY)
     directory.mkdir(parents=True, exist_ok=True)
     for name, node in {"config": config, "overrides": job.overrides.task}.items():

@@ -49,6 +49,7 @@ class Baseline:
 
     name: str
     spec: CellSpec
+    identity: str
     change: Change
     evidence: CellEvidence
     ruler: Ruler

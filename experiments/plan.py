@@ -74,8 +74,11 @@ def expand(specs: Sequence[CellSpec]) -> tuple[Cell, ...]:
     flats = [flat(spec) for spec in specs]
     axes = [key for key in _varying(flats) if not key.startswith(TOLD)]
     labels = [label(spec.speculation) for spec in specs]
-    alike = {text: [values for own, values in zip(labels, flats, strict=True) if own == text] for text in labels}
-    names = [name(text, values, _named(axes, alike[text])) for text, values in zip(labels, flats, strict=True)]
+    alike: dict[str, list[Mapping[str, Any]]] = {}
+    for text, values in zip(labels, flats, strict=True):
+        alike.setdefault(text, []).append(values)
+    shown = {text: _named(axes, same) for text, same in alike.items()}
+    names = [name(text, values, shown[text]) for text, values in zip(labels, flats, strict=True)]
     cells = zip(_numbered(names), specs, flats, strict=True)
     return tuple(Cell(text, spec, {key: values.get(key) for key in axes}) for text, spec, values in cells)
 

@@ -18,7 +18,7 @@ from experiments.attempt import recorded
 from experiments.comparison import figures, timing
 from experiments.comparison.arms import Arms
 from experiments.comparison.decision import Question, concluded, gates, opening
-from experiments.comparison.floors import floor
+from experiments.comparison.floors import floor, remark
 from experiments.comparison.load import block_harness
 from experiments.comparison.requests import digest, requests
 from experiments.comparison.timing import Rules
@@ -99,7 +99,7 @@ def settle(question: Question, cells: Cells, bench: Bench, directory: Path) -> d
             timed = blocks(question, arms, known, bench, directory)
         load = {"load_average": before, "foreign_cores": round(meter.foreign_cores(), 3), "gpus": gpus()}
         load["telemetry"] = watch.seen
-    return conclusion(question, candidate, known, timed, arms, bench) | {"load": load} | remarks(candidate, load)
+    return conclusion(question, candidate, known, timed, arms, bench) | {"load": load} | remarks(candidate, known, load)
 
 
 def spoken(candidate: dict[str, Any]) -> Verdict | None:
@@ -208,8 +208,8 @@ def ran(timed: Timed, arms: Arms, settings: ABSpec) -> dict[str, Any]:
     }
 
 
-def remarks(candidate: dict[str, Any] | None, load: dict[str, Any]) -> dict[str, Any]:
-    flags = list(candidate["flags"]) if candidate else []
+def remarks(candidate: dict[str, Any] | None, known: Floor, load: dict[str, Any]) -> dict[str, Any]:
+    flags = [*(candidate["flags"] if candidate else ()), *filter(None, [remark(known)])]
     if load["foreign_cores"] > FOREIGN_LOAD:
         flags.append(f"other processes used {load['foreign_cores']:.2f} cores during the blocks")
     flags += telemetry.remarks(load["telemetry"])

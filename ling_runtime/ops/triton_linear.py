@@ -16,7 +16,7 @@ import triton.language as tl
 
 from ling_runtime.config import TILE
 from ling_runtime.ops.registry import variant
-from ling_runtime.ops.triton_launch import enter, launch, leave, lines_of, warm
+from ling_runtime.ops.triton_launch import enter, launch, leave, warm
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,7 +57,7 @@ def linear_triton(x: Tensor, weight: Tensor, tiles: Tiles | None = None) -> Tens
     out = x.new_empty(rows, outputs)
     _linear[(triton.cdiv(outputs, tiles.columns), triton.cdiv(rows, TILE))](
         x, weight, out, rows, outputs, x.stride(0), inner, tiles.columns, tiles.depth, TILE, precision(x.dtype),
-        lines_of(inner, x.element_size()), **launch(), num_warps=tiles.warps, num_stages=tiles.stages,
+        **launch(), num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
     return out
 
@@ -97,11 +97,11 @@ def row_tile_product(
 @triton.jit(do_not_specialize=["rows"])
 def _linear(
     x, weight, out, rows, N, stride, K: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TM: tl.constexpr,
-    PRECISION: tl.constexpr, LINES: tl.constexpr, PDL: tl.constexpr,
+    PRECISION: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(1) * TM + tl.arange(0, TM)
     column = tl.program_id(0) * BN + tl.arange(0, BN)
-    warm(weight, column % N, K, LINES, PDL)
+    warm(weight, column % N, K, K, BN, PDL)
     enter(PDL)
     total = row_tile_product(x, row, row < rows, stride, weight, column % N, K, BN, BK, TM, PRECISION)
     known = (row < rows)[:, None] & (column < N)[None, :]
