@@ -122,6 +122,9 @@ def test_after_the_driver_was_killed(
     run = finish(process, tmp_path, 200.0)
     assert analysis(["sync", str(tmp_path / "out"), "--uri", f"sqlite:///{database}"]) == 0
     assert "***" in (attempt / "server.log").read_text()
+    hydra = [*(tmp_path / "out").rglob(".hydra/*.yaml")]
+    assert [path.name for path in sorted(hydra)] == ["config.yaml", "overrides.yaml"]
+    assert all("PLANTED_SERVICE_SECRET" in path.read_text() for path in hydra)
     assert_clean(run)
 
 
