@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class CellSweeper(BasicSweeper):
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         super().setup(hydra_context=hydra_context, task_function=task_function, config=config)
-        self._task = task_function
+        self._task, self._given = task_function, config
         hydra_output.learn(config)
         self.config = hydra_output.masked(config)
 
@@ -44,7 +44,7 @@ class CellSweeper(BasicSweeper):
         parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
         axes = parser.parse_overrides([*(f"{key}={value}" for key, value in self.params.items()), *arguments])
         (jobs,) = self.split_arguments(axes, None)
-        HydraConfig.instance().set_config(self.config)
+        HydraConfig.instance().set_config(self._given)
         hydra: Any = HydraConfig.get()
         common = sum(1 for _ in takewhile(lambda values: len({*values}) == 1, zip(*jobs, strict=True)))
         for job in jobs:

@@ -115,7 +115,7 @@ def test_after_the_driver_was_killed(
     database = stored(tmp_path, blank_store)
     command = small(tmp_path, checkpoint, *overrides(step_ms=100.0), "tracking=mlflow")
     process = begin(command, tmp_path, **ENVIRONMENT)
-    attempt = wait_for_stage(process, tmp_path / "out", stage)
+    attempt = wait_for_stage(process, tmp_path / "out", stage, 200.0)
     while stage == "bench" and not (attempt / "requests.jsonl").exists():
         assert process.poll() is None
     process.send_signal(signal.SIGKILL)
