@@ -28,6 +28,7 @@ def work(directory: str, names: Sequence[str], role: Role) -> None:
     terminal.guard()
     signal.signal(signal.SIGUSR2, lambda *_: signal.raise_signal(signal.SIGTERM))  # submitit's own word for it
     signal.signal(signal.SIGCONT, signal.SIG_DFL)
+    terminal.guard()  # what is said here goes into a file of submitit's
     try:
         with interruptible():
             with shielded():
