@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from experiments.audit.finding import Finding
-    from experiments.spec import CellSpec
+    from experiments.spec import Algorithm, CellSpec
     from experiments.workloads import Data
 
 PROGRAM = (sys.executable, "-m", "sglang.launch_server")
@@ -32,8 +32,8 @@ PROGRAM = (sys.executable, "-m", "sglang.launch_server")
 
 class SGLang(Engine):
     name = "sglang"
-    algorithms: ClassVar = ("none", "nextn", "dspark", "eagle3", "standalone", "ngram")
-    keys: ClassVar = (*LAUNCH_KEYS, "gpu")
+    algorithms: ClassVar[tuple[Algorithm, ...]] = ("none", "nextn", "dspark", "eagle3", "standalone", "ngram")
+    keys: ClassVar[tuple[str, ...]] = (*LAUNCH_KEYS, "gpu")
     hub = True
 
     def completed(self, cell: CellSpec, asked: CellSpec) -> CellSpec:

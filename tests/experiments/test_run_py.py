@@ -38,14 +38,21 @@ def test_help_shows_groups_keys_and_exit_codes(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def model_of(preset: str) -> str:
+    if preset.startswith(("paper_", "campaign_sglang")):
+        return "inclusionAI/Ling-3.0-flash"
+    return str(
+        ROOT / (".venv-sglang-cpu/small_model" if preset == "sglang_cpu" else "ling_runtime/checkpoints/ling_tiny")
+    )
+
+
 @pytest.mark.parametrize("preset", [None, *PRESETS])
 def test_the_configuration_composes_and_resolves(tmp_path: Path, preset: str | None) -> None:
     chosen = [f"experiment={preset}"] if preset else []
     shown = hydra("--cfg", "job", "--resolve", *chosen, cwd=tmp_path)
     assert shown.code == 0, shown.err
     assert "algorithm: " in shown.out
-    public = bool(preset) and str(preset).startswith(("paper_", "campaign_sglang"))
-    assert ("inclusionAI/Ling-3.0-flash" if public else str(ROOT / "ling_runtime/checkpoints/ling_tiny")) in shown.out
+    assert model_of(preset or "") in shown.out
     assert list(tmp_path.iterdir()) == []
 
 
