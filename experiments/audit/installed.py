@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -17,15 +18,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.audit import declarations
+from experiments.audit import declared_flags, declared_variables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
-    from experiments.audit.declarations import Flag, Variable
+    from experiments.audit.declared_flags import Flag
+    from experiments.audit.declared_variables import Variable
+    from experiments.command import Command
 
 TESTED = "0.5.23"
 PACKAGE = "sglang"
+ALWAYS = "--model-path"
+"""Whoever does not find this flag has not found the flags."""
 ARGUMENTS = ("srt/server_args.py", "srt/arg_groups/**/*.py")
 """Where the server's flags are declared and resolved."""
 ENVIRONMENT = "srt/environ.py"
@@ -67,19 +72,21 @@ class Installed:
         return tuple(dict.fromkeys(flag for spelling, flag in self.flags.items() if spelling.startswith(written)))
 
 
-def installed(command: Sequence[str] = ()) -> Installed | None:
-    """What `command` would start; None where there is no SGLang."""
+def installed(command: Command) -> Installed | None:
+    """What `command` would start; None where there is no SGLang, or one whose flags are not where they used to be."""
     location = locate(command)
-    return read(location, version(location)) if location else None
+    found = read(location, version(location)) if location else None
+    return found if found and ALWAYS in found.flags else None
 
 
-def locate(command: Sequence[str]) -> Path | None:
+def locate(command: Command) -> Path | None:
     """The package's directory, of the interpreter that `command` names, else of our own."""
-    named = next((word for word in command if Path(word).name.startswith("python")), sys.executable)
+    named = next((word for word in command.argv if Path(word).name.startswith("python")), sys.executable)
     python = shutil.which(named)
     if python is None:
         return None
-    places = _own() if Path(python).parent == Path(sys.executable).parent else _asked(python)
+    own = Path(python).parent == Path(sys.executable).parent
+    places = _own() if own else _asked(python, command.full_env().get("PYTHONPATH", ""))
     return next((Path(place) for place in places if (Path(place) / ENVIRONMENT).is_file()), None)
 
 
@@ -89,8 +96,15 @@ def _own() -> list[str]:
 
 
 @functools.cache
-def _asked(python: str) -> list[str]:
-    asked = subprocess.run([python, "-c", WHERE], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+def _asked(python: str, path: str) -> list[str]:
+    asked = subprocess.run(
+        [python, "-c", WHERE],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
     places: list[str] = json.loads(asked.stdout) if asked.returncode == 0 else []
     return places
 
@@ -109,14 +123,14 @@ def version(location: Path) -> str:
 def read(location: Path, version: str) -> Installed:
     """Once per place and version: under a second, most of it for the names of variables."""
     sources = {str(path): path.read_text() for pattern in ARGUMENTS for path in sorted(location.glob(pattern))}
-    declared = [*declarations.variables((location / ENVIRONMENT).read_text())]
+    declared = [*declared_variables.variables((location / ENVIRONMENT).read_text())]
     names = frozenset(name for path, quoted in _files(location) for name in _mentioned(path, quoted=quoted))
     return Installed(
         version=version,
-        flags={name: flag for flag in declarations.flags(sources) for name in flag.spellings},
+        flags={name: flag for flag in declared_flags.flags(sources) for name in flag.spellings},
         variables={one.name: one for one in declared},
         mentioned=names - {one.name for one in declared},
-        overrides=declarations.overrides(sources),
+        overrides=declared_variables.overrides(sources),
     )
 
 
@@ -127,4 +141,4 @@ def _files(location: Path) -> Iterator[tuple[Path, bool]]:
 
 
 def _mentioned(path: Path, *, quoted: bool) -> set[str]:
-    return declarations.mentioned(path.read_bytes(), quoted=quoted)
+    return declared_variables.mentioned(path.read_bytes(), quoted=quoted)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.process
 
 RECORD_KEYS = {
     "schema", "name", "study", "attempt", "identity", "status", "failure", "role", "baseline", "verdict", "rule",
-    "reason", "change", "axes", "metrics", "task", "gates", "activation", "ruler", "flags", "environment",
+    "reason", "change", "axes", "metrics", "task", "gates", "activation", "ruler", "flags", "findings", "environment",
     "started_utc", "ended_utc", "duration_s", "invocation", "stages",
 }  # fmt: skip
 FILES = {
