@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 KEYS: dict[Algorithm, tuple[str, ...]] = {
     "none": (),
+    "served": (),
     "nextn": ("num_steps", "num_draft_tokens"),
     "eagle3": ("num_steps", "num_draft_tokens", "draft_path"),
     "standalone": ("num_steps", "num_draft_tokens", "draft_path"),
@@ -67,12 +68,12 @@ def completed(speculation: SpeculationSpec, model: ModelSpec, engine: Engine) ->
     algorithm = speculation.algorithm
     if algorithm not in engine.algorithms:
         why = f"engine={engine.name} has no {algorithm}; allowed: {', '.join(engine.algorithms)}"
-        raise ConfigError("speculation.algorithm", why)
+        raise ConfigError("speculation.algorithm", f"{why} ({engine.without})" if engine.without else why)
     for key in given(speculation):
         if key not in KEYS[algorithm]:
             raise ConfigError(f"speculation.{key}", foreign(algorithm, key))
     match algorithm:
-        case "none":
+        case "none" | "served":
             return speculation
         case "nextn":
             return _chain(speculation)

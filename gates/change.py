@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, get_args
 
-from gates.flags import environment_class, flag_class, parse_flags
+from gates.flags import SPECULATION_PREFIX, environment_class, flag_class, parse_flags
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ STRENGTH: tuple[ChangeClass, ...] = get_args(ChangeClass)
 REFERENCE = "reference"
 ROUNDING_KEYS = ("dtype", "device")
 OPTIONS = ("draft_path", "acceptance", "greedy_draft", "scheduler", "sts_path", "cost_table_path")
-ELSEWHERE = ("name", "extra_args", "flags")  # keys of an engine that have parts of their own
+ELSEWHERE = ("name", "extra_args", "flags", "reported")  # keys of an engine that have parts of their own
 
 
 class ChangeError(ValueError):
@@ -89,6 +89,18 @@ def _engine_parts(baseline: CellSpec, candidate: CellSpec) -> Iterator[Part]:
             yield Part(class_, f"engine.{key}: {before} -> {after}")
     for name, before, after in _differences(_flags(baseline.engine), _flags(candidate.engine)):
         yield Part(flag_class(name), f"{name}: {before} -> {after}")
+    yield from _reported_parts(baseline.engine.reported, candidate.engine.reported)
+
+
+def _reported_parts(baseline: Mapping[str, str], candidate: Mapping[str, str]) -> Iterator[Part]:
+    """Only two servers that both say what they run with can be seen to differ in it.
+
+    Speculation and the path of the model have parts of their own.
+    """
+    for name, before, after in _differences(baseline, candidate) if baseline and candidate else ():
+        flag = f"--{name.replace('_', '-')}"
+        if not flag.startswith(SPECULATION_PREFIX):
+            yield Part(flag_class(flag), f"{flag}: {before} -> {after}")
 
 
 def _flags(engine: EngineSpec) -> dict[str, str]:

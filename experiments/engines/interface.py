@@ -77,6 +77,8 @@ class Engine(ABC):
     """`--backend` of SGLang's load client."""
     algorithms: ClassVar[tuple[Algorithm, ...]] = ("none",)
     """Speculation that it can be asked for."""
+    without: ClassVar[str] = ""
+    """Why for no other."""
     keys: ClassVar[tuple[str, ...]] = ()
     """Of OWN_KEYS those that it has a use for."""
     started: ClassVar[bool] = True

@@ -18,7 +18,6 @@ from experiments.engines.command_line import argv
 from experiments.engines.interface import Engine
 from experiments.errors import ConfigError
 from experiments.kernels import check_kernels
-from experiments.ports import HOST
 from ling_runtime.config import ConfigError as ModelConfigError
 from ling_runtime.config import ModelConfig
 
@@ -64,7 +63,7 @@ class Ling(Engine):
         engine = cell.engine
         flags: dict[str, Value] = {
             "--model-path": cell.model.path,
-            "--host": HOST,
+            "--host": engine.host,
             "--port": port,
             "--served-model-name": served_name,
             "--dtype": engine.dtype,

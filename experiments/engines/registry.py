@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from experiments.engines.attach import Attach
 from experiments.engines.ling import Ling
 from experiments.engines.sglang import SGLang
 from experiments.engines.sglang_cpu import SGLangCpu
+from experiments.engines.vllm import Vllm
 from experiments.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ ENGINES: dict[str, Engine] = {
     for engine in (
         Ling(),
         SGLang(),
+        Attach(),
+        Vllm(),
         SGLangCpu(),
     )
 }

@@ -17,7 +17,7 @@ from experiments.audit import cells
 from experiments.audit.installed import TESTED, installed
 from experiments.checks import checked
 from experiments.command import Command
-from experiments.composition import convert, merged, override_lists
+from experiments.composition import convert, override_lists, without
 from experiments.plan import label
 from tests.experiments.driver import ROOT
 
@@ -66,7 +66,9 @@ def composed() -> Iterator[Callable[[str], list[Composed]]]:
     @functools.cache
     def run(preset: str) -> list[Composed]:
         given = [f"experiment={preset}"]
-        return [convert(compose("config", merged(given, one))) for one in override_lists(compose("config", given))]
+        return [
+            convert(compose("config", [*without(given, one), *one])) for one in override_lists(compose("config", given))
+        ]
 
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         yield run
