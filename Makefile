@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-warn-conflicts
-PACKAGES := ling_runtime experiments gates analysis run.py
+PACKAGES := ling_runtime experiments gates analysis hydra_plugins run.py
 
 SGLANG_CPU := .venv-sglang-cpu
 SGLANG_CPU_STAMP := $(SGLANG_CPU)/.installed

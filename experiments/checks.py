@@ -14,6 +14,7 @@ from experiments import limits, plan, speculation
 from experiments.engines.interface import OWN_KEYS
 from experiments.engines.registry import engine_of
 from experiments.errors import ConfigError
+from experiments.ports import is_address
 from experiments.spec import EngineSpec
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ def checked(cell: CellSpec) -> CellSpec:
     """The cell, completed. Raises ConfigError naming the key and what it may be."""
     engine = engine_of(cell)
     _refuse_foreign(cell, engine)
+    _check_host(cell)
     model = replace(
         cell.model,
         drafts={},
@@ -60,6 +62,14 @@ def _refuse_foreign(cell: CellSpec, engine: Engine) -> None:
         if key not in engine.keys and getattr(cell.engine, key) != getattr(default, key):
             allowed = ", ".join(engine.keys) or "none of these keys"
             raise ConfigError(f"engine.{key}", f"engine={engine.name} has no use for it; allowed: {allowed}")
+
+
+def _check_host(cell: CellSpec) -> None:
+    host, given = cell.engine.host, (*cell.engine.extra_args, *(f"--{flag}" for flag in cell.engine.flags))
+    if not is_address(host):
+        raise ConfigError("engine.host", f"{host!r} is no IPv4 address of this machine; 0.0.0.0 is all of them")
+    if any(flag.partition("=")[0] == "--host" for flag in given):
+        raise ConfigError("engine.extra_args", "--host is engine.host, and as a flag it would go unnoticed")
 
 
 def _check_numbers(cell: CellSpec) -> None:

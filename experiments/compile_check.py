@@ -110,7 +110,7 @@ def main() -> int:
     parser.add_argument("--model-path", type=Path, default=SHARD)
     parser.add_argument("--capability", type=int, default=90, choices=sorted(SHARED_LIMIT))
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 6, 17])
-    parser.add_argument("--pdl", nargs="+", default=["off", "early"], choices=["off", "late", "early", "warm"])
+    parser.add_argument("--pdl", nargs="+", default=["off", "ahead"], choices=["off", "late", "early", "warm", "ahead"])
     parser.add_argument("--context", type=int, default=8192)
     options = parser.parse_args()
     config = one_of_each(ModelConfig.from_pretrained(options.model_path))

@@ -16,6 +16,7 @@ from experiments.engines.registry import engine_of
 from experiments.engines.simulation import simulated_accept
 from experiments.errors import MeasurementError
 from experiments.metrics import Metrics, Sample, measure, step_flag, with_steps
+from experiments.ports import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -120,6 +121,8 @@ def flags(spec: CellSpec, metrics: Metrics, load: Load) -> Iterator[str]:
         yield remark
     if remark := drift.remark(drift_of(spec, load)):
         yield remark
+    if not is_loopback(spec.engine.host):
+        yield f"the server listened at {spec.engine.host}, where other machines reach it"
     if load.machine["foreign_cores"] > FOREIGN_LOAD:
         yield f"other processes used {load.machine['foreign_cores']:.2f} cores during the benchmark"
     yield from telemetry.remarks(load.machine["telemetry"])

@@ -17,7 +17,7 @@ from experiments.findings import Findings, Load, derive, flags
 from experiments.gpu import gpus
 from experiments.limits import within
 from experiments.machine import LoadMeter, load_average
-from experiments.record import write_lines
+from experiments.record import write_lines, write_text
 from experiments.running import running
 from experiments.tasks import gsm8k
 from experiments.telemetry import Telemetry
@@ -47,6 +47,7 @@ class Baseline:
 
     name: str
     spec: CellSpec
+    identity: str
     change: Change
     evidence: CellEvidence
     ruler: Ruler
@@ -161,7 +162,7 @@ def run_task(
 def write_commands(path: Path, spec: CellSpec, server: Running, data: Data) -> None:
     """Lines to paste; the client's writes to the terminal and not into this attempt."""
     client = bench_serving.command(spec, url=server.url, dataset=data.dataset, served_name=server.name)
-    path.write_text(f"{server.line()}\n{client.shell()}\n")
+    write_text(path, f"{server.line()}\n{client.shell()}\n")
 
 
 @contextlib.contextmanager

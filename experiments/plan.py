@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments import limits
+from experiments import limits, secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -31,8 +31,11 @@ TOLD = ("change.", "engine.reported.")
 LABELLED = ("speculation.", "env.", "engine.flags.")
 """Keys that a cell's label may stand for."""
 
-LIMITS = tuple(limits.KEYS.values())
-"""They decide whether there is a result and not which."""
+LIMITS = ("engine.host", *limits.KEYS.values())
+"""They decide whether there is a result, or who else may have one, and not which."""
+
+ASSUMED = ("engine.gpu",)
+"""What the audit takes for granted; the hardware itself is an input of its own."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +77,11 @@ def expand(specs: Sequence[CellSpec]) -> tuple[Cell, ...]:
     flats = [flat(spec) for spec in specs]
     axes = [key for key in _varying(flats) if not key.startswith(TOLD)]
     labels = [label(spec.speculation) for spec in specs]
-    alike = {text: [values for own, values in zip(labels, flats, strict=True) if own == text] for text in labels}
-    names = [name(text, values, _named(axes, alike[text])) for text, values in zip(labels, flats, strict=True)]
+    alike: dict[str, list[Mapping[str, Any]]] = {}
+    for text, values in zip(labels, flats, strict=True):
+        alike.setdefault(text, []).append(values)
+    shown = {text: _named(axes, same) for text, same in alike.items()}
+    names = [name(text, values, shown[text]) for text, values in zip(labels, flats, strict=True)]
     cells = zip(_numbered(names), specs, flats, strict=True)
     return tuple(Cell(text, spec, {key: values.get(key) for key in axes}) for text, spec, values in cells)
 
@@ -100,7 +106,7 @@ def label(speculation: SpeculationSpec) -> str:
 
 def identity(spec: CellSpec, inputs: Inputs) -> str:
     """Hash of all that a valid record of this cell depends on; equal on any machine of the same hardware class."""
-    values = {key: value for key, value in flat(spec).items() if key not in (*PATHS, *LIMITS)}
+    values = {key: value for key, value in flat(spec).items() if key not in (*PATHS, *LIMITS, *ASSUMED)}
     text = json.dumps([values, asdict(inputs)], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -132,6 +138,7 @@ def _named(axes: Sequence[str], alike: Sequence[Mapping[str, Any]]) -> list[str]
 
 def _brief(value: Any) -> str:
     """A value fit for a directory's name; of a list the end, where commands and flags differ."""
+    value = secrets.masked_tree(value)
     if isinstance(value, tuple):
         return "-".join(_brief(part).strip("-") for part in value)[-40:].strip("-")
     text = Path(value).name if isinstance(value, str) and "/" in value else str(value)

@@ -6,6 +6,8 @@ of a sweep is found before the first one runs.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,9 +17,11 @@ from experiments import environment, plan, ruler, workloads
 from experiments.audit import cells
 from experiments.checks import checked
 from experiments.clients.bench_serving import check_installed
+from experiments.cluster import spec as cluster
 from experiments.composition import convert
 from experiments.engines.registry import engine_of
 from experiments.errors import ConfigError
+from experiments.files import once
 from experiments.kernels import registered_variants
 from gates.change import Change, ChangeError, classify
 from gates.evidence import Missing
@@ -54,6 +58,12 @@ class Plan:
     @property
     def directory(self) -> Path:
         return Path(self.study.output_dir).absolute() / self.study.study
+
+    @property
+    def identity(self) -> str:
+        """Of all cells: two drivers that have it in common are at the same sweep."""
+        text = json.dumps([[item.cell.name, item.identity] for item in self.cells])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def prepare(configs: Sequence[DictConfig]) -> Iterator[Plan]:
@@ -101,8 +111,8 @@ def with_data(cell: plan.Cell, study: StudySpec, golden: Reference | Missing) ->
 def check_programs(cell: CellSpec, study: StudySpec) -> None:
     """Raises ConfigError where client or server cannot be started here; a dry run starts neither."""
     if not study.dry_run:
-        check_installed()
         engine_of(cell).check_installed(cell)
+        check_installed()
 
 
 def artifact(path: str | None) -> str | None:
@@ -111,16 +121,26 @@ def artifact(path: str | None) -> str | None:
 
 
 def check_study(study: StudySpec) -> None:
+    if study.retry != "invalid" and not study.resume:
+        raise ConfigError("retry", f"{study.retry} is without effect; it says what resume=true takes over")
     if not re.fullmatch(STUDY, study.study):
         raise ConfigError("study", f"{study.study!r} cannot name a directory; allowed: letters, digits and any of _.+-")
+    cluster.check(study.launcher)
 
 
 def check_prompts(gate: GateSpec, data: workloads.Data) -> None:
     """The gates would find that out behind launch and benchmark."""
+    if problem := too_few(data.dataset, gate.parity_prompts):
+        raise ConfigError("gate.parity_prompts", problem)
+
+
+@once
+def too_few(dataset: Path, wanted: int) -> str | None:
     try:
-        gate_prompts(gate.parity_prompts, data.dataset)
+        gate_prompts(wanted, dataset)
     except ValueError as error:
-        raise ConfigError("gate.parity_prompts", str(error)) from error
+        return str(error)
+    return None
 
 
 def plain(cell: CellSpec) -> CellSpec:

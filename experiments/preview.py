@@ -21,7 +21,7 @@ from experiments.errors import ConfigError
 from experiments.gpu import gpus
 from experiments.lock import is_free, lock_file
 from experiments.machine import available_cores, load_average, split_cores
-from experiments.ports import HOST, free_port
+from experiments.ports import free_port, reached
 from experiments.store import open_shelf
 from gates.verdict import CONFIGURATION, INVALID, OK
 
@@ -56,8 +56,9 @@ def starts(item: Prepared) -> Mapping[str, Command]:
     spec, dataset = item.cell.spec, item.data.dataset
     if spec.calibrates:
         return dict(calibration.commands(spec, dataset, Path()).items())
-    engine, port, name = engine_of(spec), free_port(), spec.model.name
-    url = spec.engine.url or f"http://{HOST}:{port}"
+    engine, host, name = engine_of(spec), reached(spec.engine.host), spec.model.name
+    port = free_port(host)
+    url = spec.engine.url or f"http://{host}:{port}"
     return {
         **({"server": engine.command(spec, port=port, served_name=name)} if engine.started else {}),
         "client": bench_serving.command(spec, url=url, dataset=dataset, served_name=name),

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments.child import ROOT
+from experiments.files import stamp
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from experiments.clients.bench_serving import RequestRow
+    from experiments.files import Stamp
     from experiments.spec import WorkloadSpec
 
 OWN = (
@@ -70,9 +73,14 @@ def source_revision(source: str, revision: str | None = None) -> str:
 
 
 def digest(files: Iterable[Path]) -> str:
+    return _digest(tuple(map(stamp, files)))
+
+
+@cache
+def _digest(files: tuple[Stamp, ...]) -> str:
     total = hashlib.sha256()
     for file in files:
-        total.update(f"{file.name} {file.stat().st_size}\n".encode())
-        with file.open("rb") as content:
+        total.update(f"{file.path.name} {file.size}\n".encode())
+        with file.path.open("rb") as content:
             total.update(content.read(SMALL_FILE))
     return total.hexdigest()[:16]

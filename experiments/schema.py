@@ -2,8 +2,8 @@
 
 One field, one place: a key is written in spec.py and nowhere else. The derivation is needed because OmegaConf 2.3
 takes frozen classes for read-only and knows no `Literal`. The surprise: `env`, `kernels`, `engine.flags`,
-`model.drafts` and a sweep's axes are open dictionaries, all the rest is closed, so that a misspelt key ends a run
-before anything starts.
+`model.drafts`, a sweep's axes and sbatch's parameters are open dictionaries, all the rest is closed, so that a misspelt
+key ends a run before anything starts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from experiments.comparison.spec import Modes
 from experiments.spec import CellSpec, StudySpec
 from experiments.sweep import SearchSpec, SweepSpec
 
-OPEN = ("env", "kernels", "engine.flags", "model.drafts", "sweep.grid", "sweep.zip")
+OPEN = ("env", "kernels", "engine.flags", "model.drafts", "launcher.sbatch", "sweep.grid", "sweep.zip")
 
 
 @cache

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
+import sys
 import time
 import uuid
 from typing import TYPE_CHECKING, NoReturn, Self
@@ -18,7 +19,7 @@ from experiments.engines.registry import engine_of
 from experiments.errors import CellError, EngineError, LaunchError, OutOfMemory, PhaseTimeout, ServerDied
 from experiments.gpu import used_mib, wait_for_memory
 from experiments.limits import within
-from experiments.ports import HOST, free_port
+from experiments.ports import free_port, is_loopback, reached
 from experiments.process import Supervised
 
 if TYPE_CHECKING:
@@ -38,9 +39,12 @@ class Server:
     """A launched engine; a context manager that stops it."""
 
     def __init__(self, cell: CellSpec, *, log: Path, cores: Sequence[int] = ()) -> None:
-        port = free_port()
+        host = cell.engine.host
+        if not is_loopback(host):
+            print(f"warning: engine.host={host}: any machine that reaches this one can ask the server", file=sys.stderr)
+        port = free_port(reached(host))
         self.name = f"{cell.model.name}-{uuid.uuid4().hex[:12]}"
-        self.url = f"http://{HOST}:{port}"
+        self.url = f"http://{reached(host)}:{port}"
         self.cell, self.engine = cell, engine_of(cell)
         self.command = self.engine.command(cell, port=port, served_name=self.name)
         self.client = self.engine.client(cell, self.url)

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from experiments.cluster.spec import LauncherSpec
+
 Algorithm = Literal["none", "nextn", "dspark", "eagle3", "standalone", "ngram", "served"]
 """`served`: what an attached server has; it is replaced by that before anything else looks at it."""
 VerifyMode = Literal["static", "cap-accept", "compact"]
@@ -28,6 +30,8 @@ class EngineSpec:
     dtype: str = "float32"
     device: str = "cpu"
     random_seed: int | None = 0
+    host: str = "127.0.0.1"
+    """Where a server of ours listens; any address but the loopback's is reached by other machines."""
     trust_remote_code: bool = False
     """Runs Python code that the checkpoint brings along."""
     tp_size: int | None = None
@@ -243,8 +247,11 @@ class StudySpec:
     output_dir: str = "outputs"
     tracking: TrackingSpec = field(default_factory=TrackingSpec)
     machine: MachineSpec = field(default_factory=MachineSpec)
+    launcher: LauncherSpec = field(default_factory=LauncherSpec)
     resume: bool = False
-    """Take over cells whose identity already has a valid record in output_dir."""
+    """Take over cells whose identity already has a record in output_dir, and share the others with other drivers."""
+    retry: Literal["invalid", "none", "all"] = "invalid"
+    """With `resume`: which cells that have a record are measured again all the same."""
     dry_run: bool = False
     preflight: bool = False
     audit: Literal["strict", "warn", "off"] = "warn"

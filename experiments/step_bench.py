@@ -79,8 +79,7 @@ def one_line(bench: Bench, stack: str, rows: int, steps: int, bandwidth: float) 
     if stack == "reference":
         step, distinct = referred(bench, rows)
     else:
-        mode, ahead = STACKS[stack]
-        step, distinct = captured(bench, rows, mode, ahead=ahead)
+        step, distinct = captured(bench, rows, STACKS[stack])
     size = step_bytes(bench.config, rows=rows, context=bench.context, distinct=distinct)
     return timed(step, stack, rows, steps, distinct, size, bandwidth)
 
@@ -88,8 +87,7 @@ def one_line(bench: Bench, stack: str, rows: int, steps: int, bandwidth: float) 
 def nextn_line(bench: Bench, stack: str, drafts: int, steps: int, bandwidth: float) -> Line:
     """A whole step that drafts `drafts` tokens."""
     bench.reset()
-    mode, ahead = STACKS[stack]
-    step, distinct = nextn(bench, drafts, mode, ahead=ahead)
+    step, distinct = nextn(bench, drafts, STACKS[stack])
     size = nextn_bytes(bench.config, steps=drafts, context=bench.context, distinct=distinct)
     return timed(step, f"{stack} {drafts}/{drafts + 1}", drafts + 1, steps, distinct, size, bandwidth)
 

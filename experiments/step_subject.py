@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ling_runtime.dummy import DummyTensors
-from ling_runtime.executor.ahead import Ahead
 from ling_runtime.executor.graphs import DEVICE_VARIANTS, VerifyStep
 from ling_runtime.executor.nextn_graphs import DraftStep, ExtendStep, Seeds
 from ling_runtime.executor.relay import Relay
@@ -34,15 +33,14 @@ if TYPE_CHECKING:
 
 ROOM = 1024
 """Positions past the context that steps may fill."""
-STACKS: dict[str, tuple[Pdl, bool]] = {
-    "triton": ("off", False),
-    "ahead": ("off", True),
-    "pdl-late": ("late", False),
-    "pdl-early": ("early", False),
-    "pdl-warm": ("warm", False),
-    "pdl-ahead": ("early", True),
+STACKS: dict[str, Pdl] = {
+    "triton": "off",
+    "pdl-late": "late",
+    "pdl-early": "early",
+    "pdl-warm": "warm",
+    "pdl-ahead": "ahead",
 }
-"""Captured steps: how kernels are launched, and whether steady weights are fetched ahead."""
+"""Captured steps, by how their kernels are launched."""
 
 
 class SwitchedKernels(Kernels):
@@ -97,6 +95,7 @@ class Bench:
             pool.normal_(generator=self._noise).mul_(0.1)
         pools.ring[..., -1 - self.config.head_dim :].sub_(1.0).clamp_(-4.9, -0.1)  # decays are negative logarithms
         pools.ring[..., -1] = 0.5
+        pools.walked.fill_(-1)
         self.relay.admit(self.slot, self.caches, length=self.context, token=7)
         self.relay.drafts.random_(self.config.vocab_size, generator=self._noise)
 
@@ -119,11 +118,10 @@ class Bench:
         return statistics.fmean(counts)
 
 
-def captured(bench: Bench, rows: int, mode: Pdl, *, ahead: bool) -> tuple[Callable[[], None], float]:
+def captured(bench: Bench, rows: int, mode: Pdl) -> tuple[Callable[[], None], float]:
     """(replay of the verify step, distinct experts of its eager run) with the device operators."""
     bench.kernels.select(DEVICE_VARIANTS)
-    branch = Ahead() if ahead else None
-    verify = VerifyStep(bench.model, bench.caches, bench.relay, batch=1, rows=rows, ahead=branch)
+    verify = VerifyStep(bench.model, bench.caches, bench.relay, batch=1, rows=rows)
     verify.slots.fill_(bench.slot)
     with pdl(mode):
         distinct = bench.distinct_experts(verify.run, rows)
@@ -131,14 +129,13 @@ def captured(bench: Bench, rows: int, mode: Pdl, *, ahead: bool) -> tuple[Callab
     return verify.replay, distinct
 
 
-def nextn(bench: Bench, steps: int, mode: Pdl, *, ahead: bool) -> tuple[Callable[[], None], float]:
+def nextn(bench: Bench, steps: int, mode: Pdl) -> tuple[Callable[[], None], float]:
     """(three replays that make a whole NEXTN step, distinct experts of its verification)."""
     bench.kernels.select(DEVICE_VARIANTS)
     model, device = bench.model, bench.device
     relay = Relay(2, drafts=steps, longest=bench.context + ROOM, device=device)
     relay.admit(bench.slot, bench.caches, length=bench.context, token=7)
-    branch = Ahead() if ahead else None
-    verify = VerifyStep(model, bench.caches, relay, batch=1, rows=steps + 1, ahead=branch)
+    verify = VerifyStep(model, bench.caches, relay, batch=1, rows=steps + 1)
     verify.slots.fill_(bench.slot)
     seeds = Seeds(torch.zeros_like(relay.tokens), model.embedding[:2].clone())
     draft = DraftStep(model, bench.nextn, relay, seeds, verify, steps)

@@ -7,14 +7,15 @@ are never among them, also where the measured ones come from a file of yours.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments.errors import ConfigError
+from experiments.files import once
 from experiments.record import write_atomically
 from experiments.tasks.gsm8k import Row, few_shot, question, read_rows
 from ling_runtime.training.problems.generate import generate
@@ -51,7 +52,7 @@ def prepare(cell: CellSpec, directory: Path) -> Data:
     rows, task_sha256 = task_rows(cell.task, directory)
     return Data(
         dataset=path,
-        dataset_sha256=sha256(path.read_bytes()),
+        dataset_sha256=content_sha256(path),
         warmup=warmup,
         task_rows=rows,
         task_sha256=task_sha256,
@@ -64,18 +65,18 @@ def task_rows(task: TaskSpec, directory: Path) -> tuple[tuple[Row, ...], str | N
     path = questions_file(task, directory)
     if path is None:
         return (), None
-    questions, wanted = read_rows(path), task.num_questions + own_shots(task)
+    questions, wanted = rows_of(path), task.num_questions + own_shots(task)
     if len(questions) < wanted:
         problem = f"{path} has {len(questions)} rows; {own_shots(task)} examples come first"
         raise ConfigError("task.num_questions", problem)
-    content, rows = path.read_bytes(), tuple(questions[:wanted])
+    rows = questions[:wanted]
     if not task.shots_path:
-        return rows, sha256(content)
+        return rows, content_sha256(path)
     shots = Path(task.shots_path)
-    examples = read_rows(shots)[: task.num_shots]
+    examples = rows_of(shots)[: task.num_shots]
     if len(examples) < task.num_shots:
         raise ConfigError("task.num_shots", f"{shots} has {len(examples)} rows")
-    return (*examples, *rows), sha256(shots.read_bytes() + content)
+    return (*examples, *rows), sha256(shots.read_bytes() + path.read_bytes())
 
 
 def own_shots(task: TaskSpec) -> int:
@@ -102,6 +103,7 @@ def warm_up(client: EngineClient, prompts: tuple[str, ...], input_len: int | Non
             client.generate(text=prompt * copies, max_new_tokens=WARMUP_TOKENS, ignore_eos=True)
 
 
+@lru_cache(maxsize=8)
 def problems(seed: int, count: int) -> list[Row]:
     return [Row(problem.question, problem.answer) for problem in generate(seed, count, "heldout")]
 
@@ -109,13 +111,29 @@ def problems(seed: int, count: int) -> list[Row]:
 def check_dataset(path: Path, load: WorkloadSpec) -> None:
     """The client would silently measure fewer prompts than asked for."""
     try:
-        dialogues = [row.get("conversations", row.get("conversation", ())) for row in json.loads(path.read_text())]
-        usable = sum(len([turn["value"] for turn in turns[:2]]) == 2 for turns in dialogues)
+        usable = conversations(path)
     except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
         problem = f"{path} is not a JSON list in ShareGPT's form ({error!r})"
         raise ConfigError("workload.dataset_path", problem) from error
     if load.dataset_name != "random-ids" and usable < load.num_prompts:
         raise ConfigError("workload.num_prompts", f"{path} has {usable} conversations of two turns")
+
+
+@once
+def conversations(path: Path) -> int:
+    """Those of two turns."""
+    dialogues = [row.get("conversations", row.get("conversation", ())) for row in json.loads(path.read_text())]
+    return sum(len([turn["value"] for turn in turns[:2]]) == 2 for turns in dialogues)
+
+
+@once
+def rows_of(path: Path) -> tuple[Row, ...]:
+    return tuple(read_rows(path))
+
+
+@once
+def content_sha256(path: Path) -> str:
+    return sha256(path.read_bytes())
 
 
 def sha256(data: bytes) -> str:
@@ -130,7 +148,7 @@ def _prompts(load: WorkloadSpec) -> tuple[str, tuple[str, ...]]:
     return json.dumps(measured, indent=1), tuple(asked for asked, _ in texts[load.num_prompts :])
 
 
-@functools.lru_cache(maxsize=1)
+@lru_cache(maxsize=8)
 def _worked(seed: int, count: int, shots: int) -> list[tuple[str, str]]:
     """Prompts of `shots` worked examples and a question, each with its answer; the same for all cells of a study."""
     size = shots + 1
@@ -144,7 +162,7 @@ def _to_continue(cell: CellSpec, directory: Path) -> Data:
     wanted = cell.calibration
     texts = _worked(wanted.seed, wanted.num_prompts, cell.workload.num_shots)
     path = _file(directory, ".jsonl", "".join(json.dumps({"text": asked}) + "\n" for asked, _ in texts))
-    return Data(dataset=path, dataset_sha256=sha256(path.read_bytes()), warmup=(), task_rows=(), task_sha256=None)
+    return Data(dataset=path, dataset_sha256=content_sha256(path), warmup=(), task_rows=(), task_sha256=None)
 
 
 def _file(directory: Path, suffix: str, text: str) -> Path:

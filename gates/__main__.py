@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from experiments import terminal
 from experiments.clients.generate import GenerateClient, ProtocolError
 from experiments.errors import CellError, ConfigError, Interrupted
 from experiments.interrupts import interruptible
@@ -141,4 +142,5 @@ def live(cell: CellSpec, options: argparse.Namespace) -> Iterator[Live]:
 
 
 if __name__ == "__main__":
+    terminal.guard()
     sys.exit(main())

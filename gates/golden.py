@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 from experiments.kernels import registered_variants
 from experiments.record import write_atomically
 from experiments.ruler import model_revision
+from experiments.secrets import masked_tree
 from experiments.spec import EngineSpec, SpeculationSpec, TaskSpec  # noqa: TC001 - pydantic reads the annotations
 from gates.applicability import TABLE
 from gates.change import classify
@@ -104,7 +105,8 @@ def check_writable(path: Path) -> None:
 
 
 def write(path: Path, golden: Golden) -> None:
-    write_atomically(path, json.dumps({"schema": SCHEMA, **asdict(golden)}, separators=(",", ":")) + "\n")
+    content = masked_tree({"schema": SCHEMA, **asdict(golden)})
+    write_atomically(path, json.dumps(content, separators=(",", ":")) + "\n")
 
 
 def read(path: Path) -> Golden:

@@ -62,6 +62,10 @@ class ServerConfig:
     speculative_dspark_confidence_sts_path: str | None = None
     speculative_dspark_greedy_draft: bool = False
     speculative_dspark_allow_fallback: bool = False
+    disable_cuda_graph: bool = False
+    """Without this, greedy steps are replayed on a CUDA device, of Triton's variants; on a CPU all steps are eager."""
+    disable_overlap_schedule: bool = False
+    """Read each replayed step before the next is queued."""
     chat_template: str | None = None
     weight_version: str = "default"
     log_level: str = "info"
@@ -132,6 +136,8 @@ def _parser() -> _Parser:
     add("--num-threads", type=int, metavar="N", help="intra-op threads of torch")
     add("--kernel", action="extend", nargs="+", metavar="OP=VARIANT", help="choose an operator's variant; repeatable")
     speculative_flags.add_flags(parser)
+    add("--disable-cuda-graph", action="store_const", const=True, help="run every step eagerly, on a CUDA device too")
+    add("--disable-overlap-schedule", action="store_const", const=True, help="read a step before queuing the next")
     add("--chat-template", metavar="FILE", help="Jinja template instead of the checkpoint's")
     add("--weight-version", metavar="NAME")
     add("--log-level", choices=("debug", "info", "warning", "error"))

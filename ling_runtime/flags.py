@@ -11,8 +11,6 @@ SWITCHES = (
     "--trust-remote-code",
     "--disable-radix-cache",
     "--disable-chunked-prefix-cache",
-    "--disable-overlap-schedule",
-    "--disable-cuda-graph",
     "--disable-prefill-cuda-graph",
     "--disable-decode-cuda-graph",
     "--disable-cuda-graph-padding",

@@ -78,15 +78,15 @@ class Scheduler:
         return [*refused, self._settle(completion, update)]
 
     def decode(self) -> Deliveries:
-        """One step of every request whose prompt is done."""
+        """One step of every request whose prompt is done; an executor that runs ahead returns the step before."""
         if not self._decoding:
             return []
         outputs = self.executor.decode(tuple(self._decoding))
         window = self.statistics.window
         window.verify_rows += len(outputs)
         window.accepted += len(outputs) + sum(output.correct_drafts for output in outputs.values())
-        running = list(self._decoding.items())
-        return [self._settle(completion, completion.decoded(outputs[slot])) for slot, completion in running]
+        running = [(self._decoding[slot], output) for slot, output in outputs.items()]
+        return [self._settle(completion, completion.decoded(output)) for completion, output in running]
 
     def flush(self) -> None:
         """Start the measured window anew; Refusal while any request is pending, as SGLang does."""

@@ -84,6 +84,7 @@ def load(config: ServerConfig) -> Executor:
 
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
+    graphs = replayed(config)
     settings = ExecutorSettings(
         num_steps=config.speculative_num_steps or 0,
         draft=draft_settings(config),
@@ -92,11 +93,34 @@ def load(config: ServerConfig) -> Executor:
         chunk=config.chunked_prefill_size if config.chunked_prefill_size > 0 else WHOLE_PROMPT,
         dtype=config.dtype,
         device=config.device,
-        kernels=config.kernel,
+        kernels=(device_variants() if graphs else {}) | config.kernel,
+        graphs=graphs,
+        overlap=graphs and not config.disable_overlap_schedule,
     )
+    log.info("decode steps: %s", "CUDA graphs" if graphs else "eager")
     executor = load_executor(config.model_path, settings)
     log.info("speculation: %s", speculative_flags.described(config))
     return executor
+
+
+def replayed(config: ServerConfig) -> bool:
+    """Whether greedy steps are graphs; what stands against it on a CUDA device is said, never passed over."""
+    if config.device != "cuda" or config.disable_cuda_graph:
+        return False
+    if config.speculative_algorithm == "DSPARK":
+        log.warning("decode steps are eager: there are no graphs for DSPARK yet")
+        return False
+    from ling_runtime.ops.triton_variants import usable  # noqa: PLC0415 - it imports torch
+
+    if not usable():
+        raise ConfigError("CUDA graphs need Triton and a CUDA device: install it, or give --disable-cuda-graph")
+    return True
+
+
+def device_variants() -> dict[str, str]:
+    from ling_runtime.executor.graphs import DEVICE_VARIANTS  # noqa: PLC0415 - it imports Triton
+
+    return DEVICE_VARIANTS
 
 
 def draft_settings(config: ServerConfig) -> DraftSettings | None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 POLL_S = 0.05
 FILES = ("requests.jsonl", "go", "bench.jsonl")
+OUTPUTS = ("requests.jsonl", "bench.jsonl")
 USAGE = json.dumps({"stream_options": {"include_usage": True, "continuous_usage_stats": True}})
 """What OpenAI's API is asked for beside a stream of text, so that tokens need not be guessed from chunks."""
 KEYS = ("OPENAI_API_KEY", "API_KEY")
@@ -107,7 +108,8 @@ def _lengths(cell: CellSpec) -> dict[str, int | float]:
 def command(cell: CellSpec, *, url: str, dataset: Path, served_name: str, directory: Path | None = None) -> Command:
     """With its files in `directory`; without one, a line to paste, which starts at once and writes to the terminal."""
     requests, go, output = [directory / name for name in FILES] if directory else map(Path, PASTED)
-    program = (sys.executable, "-m", "experiments.clients.recorded_serving", str(requests), str(go))
+    trusting = ("--trust-remote-code",) if cell.engine.trust_remote_code else ()
+    program = (sys.executable, "-m", "experiments.clients.recorded_serving", *trusting, str(requests), str(go))
     line = arguments(cell, url=url, dataset=dataset, output=output, served_name=served_name)
     return Command((*program, *line), {**child_env(threads=1), **_no_key(cell)}, _key(cell))
 
@@ -137,7 +139,8 @@ class BenchClient:
         self._directory = directory
         self._asked = cell.workload.num_prompts
         self.command = command(cell, url=url, dataset=dataset, served_name=served_name, directory=directory)
-        self.process = Supervised.start(self.command, log=directory / "bench.log", cores=cores)
+        outputs = [directory / name for name in OUTPUTS]
+        self.process = Supervised.start(self.command, log=directory / "bench.log", outputs=outputs, cores=cores)
 
     def __enter__(self) -> Self:
         return self

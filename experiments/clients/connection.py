@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import httpx
 
+from experiments import secrets
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import TracebackType
@@ -71,6 +73,11 @@ class Connection:
             raise ProtocolError(f"POST {path}: {type(error).__name__}: {error}") from error
 
 
+def head(text: str) -> str:
+    """Masked before it is cut, or half a secret would be none that anybody knows."""
+    return secrets.masked(text)[:BODY_HEAD]
+
+
 def events(lines: Iterator[str], call: str) -> Iterator[dict[str, Any]]:
     """Events of a server-sent stream; one that stops before [DONE] or carries an error raises ProtocolError."""
     for line in lines:
@@ -80,20 +87,20 @@ def events(lines: Iterator[str], call: str) -> Iterator[dict[str, Any]]:
             continue
         event = _parsed(call, line.removeprefix("data: "))
         if "error" in event:
-            raise ProtocolError(f"{call}: {str(event['error'])[:BODY_HEAD]}")
+            raise ProtocolError(f"{call}: {head(str(event['error']))}")
         yield event
     raise ProtocolError(f"{call}: the stream ended before [DONE]")
 
 
 def _refused(call: str, response: httpx.Response) -> ProtocolError:
-    return ProtocolError(f"{call}: HTTP {response.status_code}: {response.text[:BODY_HEAD]}")
+    return ProtocolError(f"{call}: HTTP {response.status_code}: {head(response.text)}")
 
 
 def _parsed(call: str, text: str) -> dict[str, Any]:
     try:
         payload = json.loads(text)
     except json.JSONDecodeError as error:
-        raise ProtocolError(f"{call}: not JSON: {text[:BODY_HEAD]!r}") from error
+        raise ProtocolError(f"{call}: not JSON: {head(text)!r}") from error
     if not isinstance(payload, dict):
-        raise ProtocolError(f"{call}: not a JSON object: {text[:BODY_HEAD]!r}")
+        raise ProtocolError(f"{call}: not a JSON object: {head(text)!r}")
     return payload

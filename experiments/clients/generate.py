@@ -10,7 +10,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from experiments.clients.connection import BODY_HEAD, Connection, ProtocolError
+from experiments import secrets
+from experiments.clients.connection import Connection, ProtocolError, head
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -44,6 +45,10 @@ class Generation:
     """Per position (logprob, id), best first; an empty tuple where the engine has none (position 0)."""
     input_token_logprobs: TokenLogprobs | None
     output_token_logprobs: TokenLogprobs | None
+
+    def __post_init__(self) -> None:
+        """A model may repeat a secret. It goes no further, so that gates compare what records can hold."""
+        object.__setattr__(self, "text", secrets.masked(self.text))
 
 
 class GenerateClient(Connection):
@@ -148,7 +153,7 @@ def generation(payload: Mapping[str, Any], *, ttft_s: float | None, latency_s: f
             output_token_logprobs=_token_logprobs(meta.get("output_token_logprobs")),
         )
     except (KeyError, TypeError) as error:
-        raise ProtocolError(f"POST /generate: malformed answer ({error!r}): {str(payload)[:BODY_HEAD]}") from error
+        raise ProtocolError(f"POST /generate: malformed answer ({error!r}): {head(str(payload))}") from error
     if answer.finish_reason != "abort" and len(answer.output_ids) != answer.completion_tokens:
         raise ProtocolError(
             f"POST /generate: {len(answer.output_ids)} output_ids but completion_tokens = {answer.completion_tokens}"

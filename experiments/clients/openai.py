@@ -11,7 +11,7 @@ import time
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from experiments.clients.connection import BODY_HEAD, Connection, ProtocolError
+from experiments.clients.connection import Connection, ProtocolError, head
 from experiments.clients.generate import Generation
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def completion(
             input_top_logprobs=_alternatives((row for _, row in prompt), top) if prompt and top else None,
         )
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise ProtocolError(f"POST {PATH}: malformed answer ({error!r}): {str(payload)[:BODY_HEAD]}") from error
+        raise ProtocolError(f"POST {PATH}: malformed answer ({error!r}): {head(str(payload))}") from error
     if len(ids) != answer.completion_tokens:
         raise ProtocolError(f"POST {PATH}: {len(ids)} token_ids but completion_tokens = {answer.completion_tokens}")
     return answer

@@ -12,7 +12,6 @@ import contextvars
 import hashlib
 import importlib.util
 import json
-import os
 import sys
 import time
 from dataclasses import dataclass, field
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 GO_POLL_S = 0.02
+TRUSTING = "--trust-remote-code"
+"""As first argument: code of the checkpoint may run in the client too."""
 
 
 @dataclass
@@ -148,12 +149,6 @@ def given(arguments: list[str], flag: str) -> str:
     return arguments[arguments.index(flag) + 1]
 
 
-def forget(file: Path, secret: str | None) -> None:
-    """The client files what the server says of itself, and some say with which key they were started."""
-    if secret and file.is_file():
-        file.write_text(file.read_text().replace(secret, "***"))
-
-
 def is_whole_package() -> bool:
     """SGLang as installed brings `srt`. (To import it in order to ask would need the schemas already.)"""
     spec = importlib.util.find_spec("sglang")
@@ -179,18 +174,35 @@ def load_client() -> tuple[Any, object]:
     return serving, library
 
 
+def distrust() -> None:
+    """SGLang's client loads every tokenizer with `trust_remote_code=True`, which runs what a checkpoint brings along.
+
+    To be called behind its import: a client that has not imported transformers loads nothing by it.
+    """
+    if "transformers" not in sys.modules:
+        return
+    from transformers import AutoTokenizer  # noqa: PLC0415 - there already
+
+    load = AutoTokenizer.from_pretrained
+
+    def trustless(*args: Any, **options: Any) -> Any:
+        return load(*args, **options | {"trust_remote_code": False})
+
+    AutoTokenizer.from_pretrained = trustless  # type: ignore[method-assign]
+
+
 def main() -> None:
-    requests, go, arguments = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
+    trusting = sys.argv[1] == TRUSTING
+    requests, go, *arguments = sys.argv[2:] if trusting else sys.argv[1:]
     serving, library = load_client()
-    while not go.exists():
+    if not trusting:
+        distrust()
+    while not Path(go).exists():
         time.sleep(GO_POLL_S)
-    try:
-        with requests.open("w") as out:
-            tap(serving, given(arguments, "--backend"), out)
-            sys.argv = ["sglang.benchmark.serving", *arguments]
-            serving.cli_main()
-    finally:
-        forget(Path(given(arguments, "--output-file")), os.environ.get("OPENAI_API_KEY"))
+    with Path(requests).open("w") as out:
+        tap(serving, given(arguments, "--backend"), out)
+        sys.argv = ["sglang.benchmark.serving", *arguments]
+        serving.cli_main()
     del library  # kept alive until here: its schemas vanish with it
 
 

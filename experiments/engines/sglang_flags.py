@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from experiments.ports import HOST
-
 if TYPE_CHECKING:
     from experiments.engines.command_line import Value
     from experiments.spec import CellSpec, SpeculationSpec
@@ -46,7 +44,7 @@ def flags(cell: CellSpec, port: int, served_name: str) -> dict[str, Value]:
         "--mem-fraction-static": engine.mem_fraction_static,
         "--dtype": None if engine.dtype == "auto" else engine.dtype,
         "--device": None if engine.device == "cuda" else engine.device,
-        "--host": HOST,
+        "--host": engine.host,
         "--port": port,
         "--served-model-name": served_name,
     }

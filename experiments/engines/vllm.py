@@ -24,7 +24,6 @@ from experiments.engines.command_line import argv
 from experiments.engines.interface import Engine
 from experiments.engines.vllm_activation import METHODS, UNTOLD
 from experiments.errors import ConfigError
-from experiments.ports import HOST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -118,7 +117,7 @@ class Vllm(Engine):
             "--generation-config": "vllm",
             "--disable-uvicorn-access-log": True,
             **{f"--{name}": value or True for name, value in engine.flags.items()},
-            "--host": HOST,
+            "--host": engine.host,
             "--port": port,
             "--served-model-name": served_name,
         }

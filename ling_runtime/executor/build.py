@@ -33,7 +33,8 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch
 @dataclass(frozen=True, kw_only=True)
 class ExecutorSettings:
     """What shapes an executor besides the checkpoint. `num_steps` 0 and no `draft` is no speculation; `context_length`
-    None the model's; `graphs` replays greedy steps, on a CUDA device.
+    None the model's; `graphs` replays greedy steps, on a CUDA device, where `overlap` reads each step one call late and
+    `seq_lens_pin` waits for lengths before each; `simulated_accept_length` then replaces acceptance.
     """
 
     num_steps: int = 0
@@ -46,6 +47,9 @@ class ExecutorSettings:
     device: str = "cpu"
     kernels: Mapping[str, str] = field(default_factory=dict)
     graphs: bool = False
+    overlap: bool = False
+    seq_lens_pin: bool = False
+    simulated_accept_length: float | None = None
 
 
 def load_executor(path: str, settings: ExecutorSettings) -> StepExecutor:
@@ -70,7 +74,8 @@ def build_executor(config: ModelConfig, tensors: Mapping[str, Tensor], settings:
         raise ConfigError("speculative_algorithm=NEXTN: the checkpoint has num_nextn_predict_layers=0")
     draft = read_draft(settings.draft, config, context) if settings.draft else None
     dtype, device = DTYPES[settings.dtype], torch.device(settings.device)
-    longest = context + 1 + (draft.drafts if draft else settings.num_steps)
+    window = 1 + (draft.drafts if draft else settings.num_steps)
+    longest = context + window * (2 if settings.overlap else 1)
     total = settings.max_total_tokens or settings.max_requests * longest
     checkpoint_kernels = {"router": "bf16"} if config.router_dtype == "bf16" else {}
     kernels = Kernels(checkpoint_kernels | dict(settings.kernels))
@@ -89,6 +94,9 @@ def build_executor(config: ModelConfig, tensors: Mapping[str, Tensor], settings:
         from ling_runtime.executor.graph_step import GraphExecutor  # noqa: PLC0415 - needs Triton, which few machines have
 
         assert proposer is None or isinstance(proposer, NextnProposer)
-        return GraphExecutor(model, caches, proposer, max_context=context, chunk=settings.chunk)
+        return GraphExecutor(
+            model, caches, proposer, max_context=context, chunk=settings.chunk, overlap=settings.overlap,
+            seq_lens_pin=settings.seq_lens_pin, simulated=settings.simulated_accept_length,
+        )  # fmt: skip
     rule = RULES[settings.draft.acceptance if settings.draft else "classic"]
     return StepExecutor(model, caches, proposer, max_context=context, chunk=settings.chunk, rule=rule)

@@ -1,14 +1,18 @@
 """The executor whose greedy steps are graph replays; whatever a graph does not cover runs eagerly on the same state.
 
 One set of graphs per number of requests, recorded when that number first comes up: the first step of a set runs launch
-by launch, and its recording serves all later ones. The surprise is that both paths may alternate from step to step: the
-device holds lengths and tokens by slot, and an eager step puts back what it changed.
+by launch, and its recording serves all later ones. Both paths may alternate from step to step: the device holds lengths
+and tokens by slot, and an eager step puts back what it changed. The surprise is `overlap`: a call queues a step and
+returns the one before, so the device never waits for the host; a request that has ended runs one step too many, which
+is dropped. `seq_lens_pin` keeps that and reads lengths back before each step all the same, as a backend that plans on
+the host must: what it costs is what this executor saves.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -16,8 +20,8 @@ from ling_runtime.config import ConfigError
 from ling_runtime.executor.graphs import DEVICE_VARIANTS, Recorded, VerifyStep
 from ling_runtime.executor.interface import StepOutput
 from ling_runtime.executor.nextn_graphs import DraftStep, ExtendStep, Seeds
-from ling_runtime.executor.relay import Relay
-from ling_runtime.executor.step import StepExecutor
+from ling_runtime.executor.relay import Emitted, Outbox, Relay
+from ling_runtime.executor.step import Slot, StepExecutor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,53 +35,90 @@ if TYPE_CHECKING:
 class GreedyStep:
     """Draft, verify and extend for `batch` requests, in the order in which they are replayed."""
 
-    def __init__(self, model: Ling, caches: Caches, relay: Relay, proposer: NextnProposer | None, batch: int) -> None:
+    def __init__(
+        self,
+        model: Ling,
+        caches: Caches,
+        relay: Relay,
+        proposer: NextnProposer | None,
+        batch: int,
+        simulated: float | None,
+    ) -> None:
         rows = 1 + (proposer.steps if proposer else 0)
-        self.verify = VerifyStep(model, caches, relay, batch=batch, rows=rows)
-        self._parts: list[Recorded] = [self.verify]
+        self._verify = VerifyStep(model, caches, relay, batch=batch, rows=rows, simulated=simulated)
+        self._before: list[Recorded] = []
+        self._after: list[Recorded] = []
         if proposer:
             draft, seeds = proposer.draft, Seeds(*proposer.seeds)
-            self._parts.insert(0, DraftStep(model, draft, relay, seeds, self.verify, proposer.steps))
-            self._parts.append(ExtendStep(model, draft, seeds, self.verify))
+            self._before.append(DraftStep(model, draft, relay, seeds, self._verify, proposer.steps))
+            self._after.append(ExtendStep(model, draft, seeds, self._verify))
         self._kernels, self._launched = model.kernels, Counter[str]()
+        self._outbox, self._sent = Outbox(batch, rows, model.device), Emitted(*self._verify.results, None)
+        self._slots: tuple[int, ...] = ()
 
-    def __call__(self, slots: Sequence[int]) -> tuple[list[list[int]], list[int]]:
-        """Choices [B][W] and accepted counts [B] of one step of `slots`."""
-        self.verify.slots.copy_(torch.tensor(slots))
+    def __call__(self, slots: Sequence[int]) -> Emitted:
+        """Queue one step of `slots`."""
+        if tuple(slots) != self._slots:
+            self._slots = tuple(slots)
+            self._verify.slots.copy_(torch.tensor(slots))
         before = Counter(self._kernels.calls)
-        for part in self._parts:
+        for part in self._before:
+            part.step()
+        self._sent.before_overwriting()
+        self._verify.step()
+        self._sent = self._outbox.send(*self._verify.results)
+        for part in self._after:
             part.step()
         ran = Counter(self._kernels.calls)
         ran.subtract(before)
         self._count(ran)
-        choices, accepted = self.verify.results
-        return choices.tolist(), accepted.tolist()
+        return self._sent
 
     def _count(self, ran: Counter[str]) -> None:
         """A replay calls no Python: count what the recorded step called."""
         if any(ran.values()):
-            recorded = 2 if self.verify.recorded else 1
+            recorded = 2 if self._verify.recorded else 1
             self._launched = Counter({operator: calls // recorded for operator, calls in ran.items()})
             self._kernels.calls.update({o: self._kernels.calls[o] - ran[o] + self._launched[o] for o in ran})
         else:
             self._kernels.calls.update({o: self._kernels.calls[o] + calls for o, calls in self._launched.items()})
 
 
+@dataclass(frozen=True)
+class Flight:
+    """A queued step: whose it is, by request and not by slot, which may be another's by the time it is read."""
+
+    requests: tuple[tuple[int, Slot], ...]
+    emitted: Emitted
+
+
 class GraphExecutor(StepExecutor):
     """`proposer` is NEXTN's or None; kernels must be the device variants."""
 
     def __init__(
-        self, model: Ling, caches: Caches, proposer: NextnProposer | None, *, max_context: int, chunk: int
+        self,
+        model: Ling,
+        caches: Caches,
+        proposer: NextnProposer | None,
+        *,
+        max_context: int,
+        chunk: int,
+        overlap: bool = False,
+        seq_lens_pin: bool = False,
+        simulated: float | None = None,
     ) -> None:
         super().__init__(model, caches, proposer, max_context=max_context, chunk=chunk)
         chosen = {str(row["operator"]): row["variant"] for row in model.kernels.report()}
         missing = sorted(o for o, name in DEVICE_VARIANTS.items() if chosen[o] != name)
         if missing:
             raise ConfigError(f"graphs need the device variants of {', '.join(missing)}: kernels.OPERATOR=triton")
-        self._drafting = proposer
-        longest = max_context + 2 * self.window
+        if simulated is not None and not 1 <= simulated <= self.window:
+            raise ConfigError(f"simulated accept length {simulated}: allowed: 1 to {self.window}, the rows of a window")
+        self._drafting, self._overlap, self._pinned, self._simulated = proposer, overlap, seq_lens_pin, simulated
+        longest = max_context + 3 * self.window
         self._relay = Relay(caches.slots + 1, drafts=self.window - 1, longest=longest, device=model.device)
         self._graphs: dict[int, GreedyStep] = {}
+        self._flight: Flight | None = None
 
     def prefill(self, slot: int) -> PrefillOutput:
         out = super().prefill(slot)
@@ -87,19 +128,51 @@ class GraphExecutor(StepExecutor):
         return out
 
     def decode(self, slots: Sequence[int]) -> dict[int, StepOutput]:
+        """One step of `slots`; under overlap what returns is the step before, of those still running."""
         requests = [self._slots[slot] for slot in slots]
         if any(request.sampling.temperature > 0 or request.logprobs is not None for request in requests):
-            outputs = super().decode(slots)
-            for slot, request in zip(slots, requests, strict=True):
-                self._relay.put(slot, length=request.length, token=request.bonus)
-            return outputs
-        if len(slots) not in self._graphs:
-            self._graphs[len(slots)] = GreedyStep(self._model, self._caches, self._relay, self._drafting, len(slots))
-        choices, accepted = self._graphs[len(slots)](slots)
-        self._counts.add(len(slots) * self.window, (self.window,) * len(slots), accepted)
-        outputs = {}
-        for slot, request, tokens, count in zip(slots, requests, choices, accepted, strict=True):
-            request.length += count
-            request.bonus = tokens[count - 1]
-            outputs[slot] = StepOutput(tuple(tokens[:count]), None, count - 1, self.window - 1)
+            return self._land() if self._flight else self._eager(slots, requests)
+        if self._pinned:
+            self._relay.lengths.tolist()
+        flight = Flight(tuple(zip(slots, requests, strict=True)), self._step_of(len(slots))(slots))
+        outputs = self._land()
+        self._flight = flight
+        return outputs if self._overlap else self._land()
+
+    def _eager(self, slots: Sequence[int], requests: list[Slot]) -> dict[int, StepOutput]:
+        outputs = super().decode(slots)
+        for slot, request in zip(slots, requests, strict=True):
+            self._relay.put(slot, length=request.length, token=request.bonus)
         return outputs
+
+    def _step_of(self, batch: int) -> GreedyStep:
+        if batch not in self._graphs:
+            self._graphs[batch] = GreedyStep(
+                self._model, self._caches, self._relay, self._drafting, batch, self._simulated
+            )
+        return self._graphs[batch]
+
+    def speculation_report(self) -> dict[str, Any] | None:
+        """Marked where acceptance is simulated."""
+        report = super().speculation_report()
+        return report and (report | ({"simulated_accept_length": self._simulated} if self._simulated else {}))
+
+    def _land(self) -> dict[int, StepOutput]:
+        """Read the step in flight, for the requests that are still there."""
+        flight, self._flight = self._flight, None
+        if flight is None:
+            return {}
+        outputs = {}
+        for (slot, request), tokens in zip(flight.requests, flight.emitted.read(), strict=True):
+            if self._slots.get(slot) is request:
+                request.length += len(tokens)
+                request.bonus = tokens[-1]
+                outputs[slot] = StepOutput(tuple(tokens), None, len(tokens) - 1, self.window - 1)
+        self._counts.add(
+            len(outputs) * self.window, (self.window,) * len(outputs), [len(out.tokens) for out in outputs.values()]
+        )
+        return outputs
+
+    def _worst_case(self, prompt_tokens: int, max_new_tokens: int) -> int:
+        """A step more than an eager executor's: an ended request may run one too many."""
+        return super()._worst_case(prompt_tokens, max_new_tokens) + self.window * self._overlap

@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from ling_runtime.memory.device import DevicePass, DeviceRecurrent, DeviceWindow
-from ling_runtime.ops.triton_commit import accept, commit
+from ling_runtime.ops.triton_commit import Results, accept, commit
+from ling_runtime.ops.triton_relay import look_up
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from ling_runtime.executor.ahead import Ahead
     from ling_runtime.executor.relay import Relay
     from ling_runtime.memory.caches import Caches
     from ling_runtime.model.ling import Ling
@@ -75,43 +73,41 @@ class VerifyStep(Recorded):
     """Greedy verification of `rows` rows for `batch` requests: `slots` says whose, `results` what came.
 
     `starts` and `hidden` are left for a proposer: where the window began, and its rows after the final norm.
+    `simulated` replaces acceptance by a mean accept length, to time steps of weights that nobody trained.
     """
 
     def __init__(
-        self, model: Ling, caches: Caches, relay: Relay, *, batch: int, rows: int, ahead: Ahead | None = None
+        self, model: Ling, caches: Caches, relay: Relay, *, batch: int, rows: int, simulated: float | None = None
     ) -> None:
+        self._simulated = simulated
         self._model, self._relay, self._latent, self._rows = model, relay, caches.latent.rows, rows
-        self._recurrent, self._ahead = DeviceRecurrent(caches.recurrent.pools, batch, rows), ahead
+        self._recurrent = DeviceRecurrent(caches.recurrent.pools, batch, rows)
         self.slots = torch.zeros(batch, dtype=torch.int64, device=model.device)
         self.starts = torch.zeros_like(self.slots)
-        self.choices = torch.zeros(batch, rows, dtype=torch.int64, device=model.device)
-        self.accepted = torch.zeros_like(self.slots)
+        self._verified = torch.zeros(batch, rows, dtype=torch.int64, device=model.device)
+        self._table = torch.zeros(batch, relay.tables.shape[1], dtype=torch.int64, device=model.device)
+        self.results = Results(torch.zeros_like(self._verified), torch.zeros_like(self.slots))
         self.hidden = torch.zeros(batch * rows, model.config.hidden_size, dtype=model.dtype, device=model.device)
 
     @torch.inference_mode()
     def run(self) -> None:
         """One step, launch by launch."""
-        relay, slots = self._relay, self.slots
-        self.starts.copy_(relay.lengths.index_select(0, slots))
-        drafts = relay.drafts.index_select(0, slots)[:, : self._rows - 1]
-        verified = torch.cat([relay.tokens.index_select(0, slots).unsqueeze(1), drafts], dim=1)
+        self.look_up()
         pass_ = self.window_pass()
-        self.hidden.copy_(self._model(verified.flatten(), pass_))  # type: ignore[arg-type]
-        self.choices.copy_(self._model.greedy(self.hidden).view_as(self.choices))
-        self.accepted.copy_(accept(pass_.window, verified, self.choices, relay.lengths, relay.tokens))
-        commit(self._recurrent, pass_.window, self.accepted)
-        if self._ahead is not None:
-            self._ahead.join()
+        self.hidden.copy_(self._model(self._verified.flatten(), pass_))  # type: ignore[arg-type]
+        choices = self._model.greedy(self.hidden)
+        relay = self._relay
+        accept(pass_.window, self._verified, choices, relay.lengths, relay.tokens, self.results, self._simulated)
+        commit(self._recurrent, pass_.window, self.results.accepted)
+
+    def look_up(self) -> None:
+        """What the slots hold now: where their windows start, the tokens to verify, their pages."""
+        recurrent = self._recurrent
+        walked = recurrent.pools.walked
+        look_up(self._relay, walked, self.slots, self.starts, self._verified, self._table, recurrent.walked)
 
     def window_pass(self, *, ahead_by: int = 0, rows: int | None = None) -> DevicePass:
         """A pass over the window that was or is verified, or over `rows` rows `ahead_by` positions behind its start."""
         starts = self.starts + ahead_by if ahead_by else self.starts
         window = DeviceWindow(batch=len(self.slots), rows=rows or self._rows, slot_index=self.slots, start_index=starts)
-        return DevicePass(
-            window, self._recurrent, self._latent, self._relay.tables.index_select(0, self.slots), self._ahead
-        )
-
-    @property
-    def results(self) -> tuple[Tensor, Tensor]:
-        """(choices [B, W], accepted [B]) of the last step."""
-        return self.choices, self.accepted
+        return DevicePass(window, self._recurrent, self._latent, self._table)

@@ -106,7 +106,11 @@ class Executor(Protocol):
         """Compute the next chunk of the slot's prompt."""
 
     def decode(self, slots: Sequence[int]) -> dict[int, StepOutput]:
-        """One verify step for all the slots, each of which has finished its prefill."""
+        """One verify step for all the slots, each of which has finished its prefill.
+
+        An executor may run ahead: then a call queues its step and returns the one before, for the requests of that
+        step that have not been released; the first call returns nothing.
+        """
 
     def release(self, slot: int) -> None:
         """Give back the slot and its pages, at any point after admission."""

@@ -41,7 +41,7 @@ class DraftStep(Recorded):
     @torch.inference_mode()
     def run(self) -> None:
         verify, slots = self._verify, self._verify.slots
-        verify.starts.copy_(self._relay.lengths.index_select(0, slots))
+        verify.look_up()
         token, hidden = self._seeds.tokens.index_select(0, slots), self._seeds.hidden.index_select(0, slots)
         drafts = [token]
         for step in range(self._steps - 1):
@@ -60,9 +60,10 @@ class ExtendStep(Recorded):
     @torch.inference_mode()
     def run(self) -> None:
         verify = self._verify
-        batch, rows = verify.choices.shape
-        drafted = self._draft(verify.choices.flatten(), verify.hidden, verify.window_pass())  # type: ignore[arg-type]
+        choices, accepted = verify.results
+        batch, rows = choices.shape
+        drafted = self._draft(choices.flatten(), verify.hidden, verify.window_pass())  # type: ignore[arg-type]
         first = torch.arange(batch, device=drafted.device) * rows
-        last = drafted.index_select(0, first + verify.accepted - 1)
+        last = drafted.index_select(0, first + accepted - 1)
         self._seeds.hidden.index_copy_(0, verify.slots, last)
         self._seeds.tokens.index_copy_(0, verify.slots, self._target.greedy(last))

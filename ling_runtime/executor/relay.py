@@ -41,37 +41,47 @@ class Relay:
 
 @dataclass(frozen=True)
 class Emitted:
-    """One step's tokens [B, W] and accepted counts [B] on their way to the host."""
+    """One step's tokens [B, W] and accepted counts [B] on their way to the host; `done` None: they are there."""
 
     tokens: Tensor
     accepted: Tensor
-    done: torch.cuda.Event
+    done: torch.cuda.Event | None
 
     def read(self) -> list[list[int]]:
-        """The accepted tokens of each request; waits for the copy, which by then is done."""
-        self.done.synchronize()
+        """The accepted tokens of each request; waits for the copy, which one step later is done."""
+        if self.done is not None:
+            self.done.synchronize()
         counts = self.accepted.tolist()
         return [row[:count] for row, count in zip(self.tokens.tolist(), counts, strict=True)]
 
+    def before_overwriting(self) -> None:
+        """Work queued from here on may write the results again."""
+        if self.done is not None:
+            torch.cuda.current_stream().wait_event(self.done)
+
 
 class Outbox:
-    """Pinned buffers for steps in flight, used in turn: `depth` steps may be unread."""
+    """Host buffers for steps in flight, used in turn: `depth` steps may be unread."""
 
-    def __init__(self, batch: int, rows: int, depth: int = 3) -> None:
-        self._stream = torch.cuda.Stream()
+    def __init__(self, batch: int, rows: int, device: torch.device, depth: int = 3) -> None:
+        pinned = device.type == "cuda"
+        self._stream = torch.cuda.Stream() if pinned else None
         shapes = ((batch, rows), (batch,))
-        self._buffers = [[torch.zeros(s, dtype=torch.int64, pin_memory=True) for s in shapes] for _ in range(depth)]
+        self._buffers = [[torch.zeros(s, dtype=torch.int64, pin_memory=pinned) for s in shapes] for _ in range(depth)]
         self._turn = 0
 
     def send(self, choices: Tensor, accepted: Tensor) -> Emitted:
-        """Copy behind the current stream's work, without making the host wait."""
+        """Copy behind the current stream's work and beside what follows it, without making the host wait."""
         tokens, counts = self._buffers[self._turn % len(self._buffers)]
         self._turn += 1
+        if self._stream is None:
+            tokens.copy_(choices)
+            counts.copy_(accepted)
+            return Emitted(tokens, counts, None)
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             tokens.copy_(choices, non_blocking=True)
             counts.copy_(accepted, non_blocking=True)
             done = torch.cuda.Event()
             done.record()
-        torch.cuda.current_stream().wait_event(done)
         return Emitted(tokens, counts, done)

@@ -9,10 +9,7 @@ from ling_runtime.memory.latent import LatentPool, LatentView, Places
 from ling_runtime.memory.recurrent import RecurrentPool
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import torch
-    from torch import Tensor
 
     from ling_runtime.config import ModelConfig
     from ling_runtime.memory.window import Window
@@ -26,9 +23,6 @@ class Pass:
     places: Places
     recurrent: RecurrentPool
     latent: LatentPool
-
-    def soon(self, weights: Sequence[Tensor]) -> None:
-        """Weights that are read soon, for a pass that can fetch them ahead; this one does not."""
 
     def latent_view(self, layer: int) -> LatentView:
         return self.latent.view(layer, self.window, self.places)

@@ -17,8 +17,6 @@ from ling_runtime.ops.kda import KdaStaged, KdaState
 from ling_runtime.ops.linear import padded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from torch import Tensor
 
     from ling_runtime.memory.recurrent import Pools
@@ -73,7 +71,7 @@ class DeviceRecurrent:
         layers, _, taps, channels = pools.conv.shape
         heads, width = pools.state.shape[2:4]
         chunks, closed = -(-(TILE - 1 + rows) // TILE), (TILE - 1 + rows) // TILE
-        self.pools = pools
+        self.pools, self.walked = pools, pools.walked.new_full((batch,), -1)
         self.staged = KdaStaged(
             pools.conv.new_zeros(layers, batch, taps + rows, channels),
             pools.ring.new_zeros(layers, batch, chunks, TILE, heads, 4 * width + 1),
@@ -84,7 +82,8 @@ class DeviceRecurrent:
         """Whole pools of `layer` with the window's slots, and where to stage."""
         pools, staged = self.pools, self.staged
         place = KdaStaged(staged.conv[layer], staged.grid[layer], staged.states[layer])
-        return KdaState(pools.conv[layer], pools.ring[layer], pools.state[layer], window.slot_index, place)
+        lead = (pools.lead[layer], self.walked)
+        return KdaState(pools.conv[layer], pools.ring[layer], pools.state[layer], window.slot_index, place, lead)
 
     def stage(self, layer: int, staged: KdaStaged) -> None:
         assert staged.conv.data_ptr() == self.staged.conv[layer].data_ptr(), "operators stage in place"
@@ -98,12 +97,6 @@ class DevicePass:
     recurrent: DeviceRecurrent
     latent: Tensor  # [layers, pages, PAGE, width]
     table: Tensor  # [B, most pages]
-    ahead: Callable[[Sequence[Tensor]], None] | None = None
-    """What to do with weights that will be read soon; None: nothing."""
-
-    def soon(self, weights: Sequence[Tensor]) -> None:
-        if self.ahead is not None:
-            self.ahead(weights)
 
     def latent_view(self, layer: int) -> DeviceLatent:
         return DeviceLatent(self.latent[layer], self.window, self.table)

@@ -8,6 +8,7 @@ bytes.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -28,6 +29,8 @@ class Pools:
     conv: Tensor  # [layers, slots, kernel - 1, C]
     ring: Tensor  # [layers, slots, 16, H, 4 d + 1]
     state: Tensor  # [layers, slots, H, d, d]
+    lead: Tensor  # [layers, slots, H, d, d] values by keys: the state at position `walked`, for captured steps
+    walked: Tensor  # [slots], -1 where the state at the chunk boundary is the only one
 
 
 class RecurrentPool:
@@ -40,11 +43,12 @@ class RecurrentPool:
         self._conv = torch.zeros(layers, slots, taps - 1, 3 * heads * width, dtype=dtype, device=device)
         self._ring = torch.zeros(layers, slots, TILE, heads, 4 * width + 1, dtype=wide, device=device)
         self._state = torch.zeros(layers, slots, heads, width, width, dtype=wide, device=device)
+        self._walked = torch.full((slots,), -1, device=device)
         self._staged: list[KdaStaged] = []
 
-    @property
+    @cached_property
     def pools(self) -> Pools:
-        return Pools(self._conv, self._ring, self._state)
+        return Pools(self._conv, self._ring, self._state, torch.zeros_like(self._state), self._walked)
 
     def read(self, layer: int, window: Window) -> KdaState:
         """Committed state of the window's requests in KDA layer `layer` (counted among KDA layers), read only."""
@@ -74,6 +78,7 @@ class RecurrentPool:
         open_chunk = grid[:, batch, boundary.clamp(max=window.chunks - 1)]
         alive = torch.arange(TILE, device=accepted.device) < (length - boundary * TILE)[:, None]
         self._ring[:, index] = torch.where(alive[:, :, None, None], open_chunk, 0)
+        self._walked[index] = -1
 
     def discard(self) -> None:
         """Forget a staged window (a pass that is not committed)."""
@@ -83,6 +88,7 @@ class RecurrentPool:
         """A new request starts from zeros; whatever the last one left must not reach it."""
         for pool in (self._conv, self._ring, self._state):
             pool[:, slot] = 0
+        self._walked[slot] = -1
 
     def snapshot(self, slot: int) -> tuple[Tensor, Tensor, Tensor]:
         """Copies of (conv, ring, state) of one slot, for tests and reports."""

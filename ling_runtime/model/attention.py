@@ -26,14 +26,14 @@ class KdaAttention:
         heads, width = config.num_attention_heads, config.head_dim
         self._index = index
         self._linear, self._window = kernels["linear"], kernels["kda_window"]
-        self._in = weights.stack(*(f"{x}_proj" for x in "qkvfgb"))
-        self.out = weights("o_proj.weight")
+        self.into = weights.stack(*(f"{x}_proj" for x in "qkvfgb"))
         decay = weights.wide("A_log").exp().repeat_interleave(width)
         self._weights = KdaWeights(
             conv=torch.cat([weights.wide(f"{x}_conv1d.weight").squeeze(1) for x in "qkv"]),
             gate_scale=F.pad(decay, (0, heads * (width + 1)), value=1.0),
             gate_bias=F.pad(decay * weights.wide("dt_bias"), (0, heads * (width + 1))),
             o_norm=weights.wide("o_norm.weight"),
+            out=weights("o_proj.weight"),
             lower_bound=config.kda_lower_bound,
             eps=config.rms_norm_eps,
         )
@@ -41,9 +41,9 @@ class KdaAttention:
     def __call__(self, x: Tensor, pass_: Pass) -> Tensor:
         pool = pass_.recurrent
         state = pool.read(self._index, pass_.window)
-        o, staged = self._window(self._linear(x, self._in), pass_.window, self._weights, state)
+        rows, staged = self._window(self._linear(x, self.into), pass_.window, self._weights, state, self._linear)
         pool.stage(self._index, staged)
-        return self._linear(o, self.out)  # type: ignore[no-any-return]
+        return rows  # type: ignore[no-any-return]
 
 
 class MlaAttention:
@@ -53,8 +53,8 @@ class MlaAttention:
         heads, nope = config.num_attention_heads, config.qk_nope_head_dim
         self._index = index
         self._linear, self._window = kernels["linear"], kernels["mla_window"]
-        self._in = weights.stack("q_proj", "kv_a_proj_with_mqa", "g_proj")
-        self.out = weights("dense.weight")
+        self.into = weights.stack("q_proj", "kv_a_proj_with_mqa", "g_proj")
+        self._out = weights("dense.weight")
         up = weights("kv_b_proj.weight").view(heads, nope + config.v_head_dim, config.kv_lora_rank)
         self._weights = MlaWeights(
             kv_norm=weights("kv_a_layernorm.weight"),
@@ -66,5 +66,5 @@ class MlaAttention:
         )
 
     def __call__(self, x: Tensor, pass_: Pass) -> Tensor:
-        o = self._window(self._linear(x, self._in), pass_.latent_view(self._index), self._weights)
-        return self._linear(o, self.out)  # type: ignore[no-any-return]
+        o = self._window(self._linear(x, self.into), pass_.latent_view(self._index), self._weights)
+        return self._linear(o, self._out)  # type: ignore[no-any-return]

@@ -6,6 +6,7 @@ residual add before them, so the loop carries (normed rows, residual) from layer
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -53,10 +54,10 @@ class Block:
             else MoeMlp(config, weights.at("mlp"), layer, kernels)
         )
 
-    @property
-    def steady(self) -> list[Tensor]:
-        """Weights past the first product that are read whatever the tokens are."""
-        return [self._attention.out, *([self._mlp.gate] if isinstance(self._mlp, MoeMlp) else [])]
+    def before(self, block: Block) -> None:
+        """What is read after this one: its first weights can be fetched while this one's experts are chosen."""
+        if isinstance(self._mlp, MoeMlp):
+            self._mlp.before(block._attention.into)
 
     def __call__(self, normed: Tensor, residual: Tensor, next_norm: Tensor, pass_: Pass) -> tuple[Tensor, Tensor]:
         """(normed, residual) in, the same for the layer whose input norm is `next_norm` out."""
@@ -89,6 +90,8 @@ class Ling:
             Block(config, weights.at(f"layers.{i}"), i, self._index(i), self.rope, kernels)
             for i in range(config.num_hidden_layers)
         ]
+        for block, following in pairwise(self._blocks):
+            block.before(following)
         norms = [block.input_norm for block in self._blocks] + [weights("norm.weight")]
         self._first_norm, self._next_norms = norms[0], norms[1:]
         self._head = Packer(tensors, "", dtype, device)("lm_head.weight")
@@ -111,7 +114,6 @@ class Ling:
         normed = self.kernels["rms_norm"](residual, self._first_norm, self.config.rms_norm_eps)
         captured = []
         for layer, (block, next_norm) in enumerate(zip(self._blocks, self._next_norms, strict=True)):
-            pass_.soon(block.steady)
             normed, residual = block(normed, residual, next_norm, pass_)
             if layer in capture:
                 captured.append(residual)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -55,9 +56,9 @@ class MoeMlp:
             joined=joined,
         )
 
-    @property
-    def gate(self) -> Tensor:
-        return self._weights.router.gate
+    def before(self, following: Tensor) -> None:
+        """`following` are the first weights of the next layer."""
+        self._weights = replace(self._weights, router=replace(self._weights.router, then=following))
 
     @staticmethod
     def _apart(shared: list[Packer]) -> tuple[Tensor, Tensor] | tuple[None, None]:

@@ -22,9 +22,13 @@ from ling_runtime.ops.norm import l2_norm, normalise, widen
 from ling_runtime.ops.registry import variant
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
     from ling_runtime.memory.window import Window
+
+    Linear = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +39,7 @@ class KdaWeights:
     gate_scale: Tensor  # [2 H d + H] for f|gate|beta: exp(A_log) of its head for f, 1 elsewhere, fp32
     gate_bias: Tensor  # [2 H d + H]: exp(A_log) * dt_bias for f, 0 elsewhere, fp32
     o_norm: Tensor  # [d] fp32
+    out: Tensor  # [D, H d], the output projection
     lower_bound: float
     eps: float
 
@@ -50,6 +55,8 @@ class KdaState:
     """[B] entries of the requests in whole pools (a captured step); None: the tensors are theirs, in order."""
     staging: KdaStaged | None = None
     """Where a captured step stages; None: fresh tensors."""
+    lead: tuple[Tensor, Tensor] | None = None
+    """A captured step's states [slots, H, d, d], values by keys, and the positions [B] they are at: -1 none."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +69,13 @@ class KdaStaged:
 
 
 @variant("kda_window")
-def kda_window(projected: Tensor, window: Window, weights: KdaWeights, state: KdaState) -> tuple[Tensor, KdaStaged]:
-    """projected [R, 5 H d + H] holding q|k|v|f|gate|beta -> (o [R, H d] gated and normed, staging)."""
+def kda_window(
+    projected: Tensor, window: Window, weights: KdaWeights, state: KdaState, linear: Linear
+) -> tuple[Tensor, KdaStaged]:
+    """projected [R, 5 H d + H] holding q|k|v|f|gate|beta -> (rows [R, D] of the output projection, staging).
+
+    Outputs are normed and gated by head before `linear`, the chosen variant, projects them.
+    """
     assert state.index is None, "the reference reads gathered states"
     heads, width = state.state.shape[1:3]
     size = heads * width
@@ -78,7 +90,7 @@ def kda_window(projected: Tensor, window: Window, weights: KdaWeights, state: Kd
     out, states = chunked(grid, state.state, bound=weights.lower_bound, closed=window.closed_chunks)
     o = window.from_grid(out)
     normed = normalise(o, weights.o_norm, weights.eps).mul_(window.pack(gate).view(o.shape)).to(projected.dtype)
-    return pad_rows(normed.view(-1, size)), KdaStaged(conv, grid, states)
+    return linear(pad_rows(normed.view(-1, size)), weights.out), KdaStaged(conv, grid, states)
 
 
 def short_conv(source: Tensor, weight: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import triton.language as tl
 
 from ling_runtime.config import TILE
 from ling_runtime.ops.registry import variant
-from ling_runtime.ops.triton_launch import enter, launch, leave, lines_of, warm
+from ling_runtime.ops.triton_launch import enter, launch, leave, warm
 from ling_runtime.ops.triton_linear import linear_triton, precision, row_tile_product, tiles_for
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def greedy_triton(x: Tensor, weight: Tensor) -> Tensor:
     token = torch.empty(count, blocks, dtype=torch.int32, device=x.device)
     _best_of_tile[(blocks, triton.cdiv(count, TILE))](
         x, weight, best, token, count, vocabulary, blocks, inner, tiles.columns, tiles.depth, TILE, precision(x.dtype),
-        lines_of(inner, x.element_size()), **launch(), num_warps=tiles.warps, num_stages=tiles.stages,
+        **launch(), num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
     out = torch.empty(count, dtype=torch.int64, device=x.device)
     _best_of_all[(count,)](best, token, out, blocks, triton.next_power_of_2(blocks), num_warps=4, **launch())
@@ -50,14 +50,15 @@ def greedy_triton(x: Tensor, weight: Tensor) -> Tensor:
 @triton.jit(do_not_specialize=["rows"])
 def _best_of_tile(
     x, weight, best, token, rows, V, blocks, K: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TM: tl.constexpr,
-    PRECISION: tl.constexpr, LINES: tl.constexpr, PDL: tl.constexpr,
+    PRECISION: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     block = tl.program_id(0)
     row = tl.program_id(1) * TM + tl.arange(0, TM)
     column = block * BN + tl.arange(0, BN)
-    warm(weight, column % V, K, LINES, PDL)
+    warm(weight, column % V, K, K, BN, PDL)
     enter(PDL)
-    total = row_tile_product(x, row, row < rows, K, weight, column % V, K, BN, BK, TM, PRECISION)
+    zero = tl.zeros((TM, BN), tl.float32)
+    total = row_tile_product(x, row, row < rows, K, weight, column % V, zero, 0, K, BK, PRECISION)
     total = total.to(x.dtype.element_ty).to(tl.float32)
     total = tl.where((column < V)[None, :], total, -float("inf"))
     tl.store(best + row * blocks + block, tl.max(total, axis=1), mask=row < rows)

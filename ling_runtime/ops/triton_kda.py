@@ -1,9 +1,10 @@
-"""The KDA window in Triton: rows made ready, the recurrence from the chunk's start, norm and gate.
+"""The KDA window in Triton: rows made ready, the recurrence walked row by row, the output projection.
 
-The state in the pool is the one at the last chunk boundary, as the reference keeps it, and every row is reached from
-there by the same sequence of single steps, so its bits are the same in every window; up to 15 committed rows are walked
-again. The surprise is that few rows are better walked than solved: a step is one reduction inside one warp, while the
-chunk form's small products and triangular solve cost a barrier each (as one kernel it took 44 us a layer on an H200).
+Every row is reached by the same sequence of single steps, so its bits are the same in every window, and a state stored
+between two steps changes nothing: a captured step keeps, beside the state at the last chunk boundary, the one where
+its last window began (`lead`), and walks again only the rows that were accepted since. The surprise is that few rows
+are better walked than solved: a step is a reduction inside one warp, while the chunk form's small products and
+triangular solve cost a barrier each.
 """
 
 from __future__ import annotations
@@ -17,185 +18,260 @@ import triton.language as tl
 from ling_runtime.config import TILE
 from ling_runtime.ops.kda import KdaStaged, kda_window
 from ling_runtime.ops.registry import variant
+from ling_runtime.ops.triton_kda_out import normed_linear
+from ling_runtime.ops.triton_kda_rows import before, convolved, normed, ready, sigmoid, stage, taps
 from ling_runtime.ops.triton_launch import enter, launch, leave
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from ling_runtime.memory.window import Window
-    from ling_runtime.ops.kda import KdaState, KdaWeights
+    from ling_runtime.ops.kda import KdaState, KdaWeights, Linear
 
 VALUE_TILE = 8
 """Columns of the state per program, which is one warp."""
 LONGEST = 64
 """Rows up to which a window comes here; longer ones (prefill), and windows of unequal rows, take the reference."""
+ALONE = 2
+"""Rows up to which the walk makes them ready itself: fewer cost less so than a kernel before it."""
+TAPS = 4
+"""The width of the convolution whose window a program keeps in registers."""
 
 
 @variant("kda_window", "triton", "rounding", "row by row from the chunk's start instead of the chunk form")
 def kda_window_triton(
-    projected: Tensor, window: Window, weights: KdaWeights, state: KdaState, value_tile: int = VALUE_TILE
+    projected: Tensor,
+    window: Window,
+    weights: KdaWeights,
+    state: KdaState,
+    linear: Linear,
+    value_tile: int = VALUE_TILE,
 ) -> tuple[Tensor, KdaStaged]:
-    """projected [R, 5 H d + H] holding q|k|v|f|gate|beta -> (o [R, H d] gated and normed, staging)."""
-    if window.rows > LONGEST or window.counts is not None:
-        return kda_window(projected, window, weights, state)
+    """projected [R, 5 H d + H] holding q|k|v|f|gate|beta -> (rows [R, D] of the output projection, staging)."""
+    if window.rows > LONGEST or window.counts is not None or weights.conv.shape[1] != TAPS:
+        return kda_window(projected, window, weights, state, linear)
     heads, width = state.state.shape[1:3]
-    taps = weights.conv.shape[1]
     index = state.index if state.index is not None else torch.arange(window.batch, device=projected.device)
-    staged = state.staging or _staging(projected, window, state, taps)
+    staged = state.staging or _staging(projected, window, state)
     if state.staging is None:
         staged.states[:, 0] = state.state
+    lead, walked = state.lead or (state.state, index)
     starts, value_tile = window.start_index, min(value_tile, width)
-    _ready[(window.chunks * TILE, heads, window.batch)](
-        projected, weights.conv, weights.gate_scale, weights.gate_bias, state.conv, state.ring, index, starts,
-        staged.conv, staged.grid, window.rows, weights.lower_bound, heads, width, taps, TILE, **launch(), num_warps=1,
-    )  # fmt: skip
-    raw = torch.empty(projected.shape[0], heads * width, dtype=torch.float32, device=projected.device)
+    gated = projected.new_empty(projected.shape[0], heads * width)
+    squares = torch.empty(projected.shape[0], heads, width // value_tile, dtype=torch.float32, device=projected.device)
+    alone = window.rows <= ALONE
+    if not alone:
+        ready[(window.rows, heads, window.batch)](
+            projected, weights.conv, weights.gate_scale, weights.gate_bias, state.conv, index, starts, staged.conv,
+            staged.grid, window.rows, window.chunks, weights.lower_bound, heads, width, TILE,
+            **launch(), num_warps=1, enable_fp_fusion=False,
+        )  # fmt: skip
     _walk[(width // value_tile, heads, window.batch)](
-        staged.grid, state.state, index, starts, raw, staged.states, window.rows, window.chunks, window.closed_chunks,
-        heads, width, value_tile, TILE, **launch(), num_warps=1,
+        projected, weights.conv, weights.gate_scale, weights.gate_bias, weights.o_norm, state.conv, state.ring,
+        state.state, lead, walked, index, starts, staged.conv, staged.grid, staged.states, gated, squares, window.rows,
+        window.chunks, window.closed_chunks, weights.lower_bound, heads, width, value_tile, TILE,
+        state.lead is not None, alone, **launch(), num_warps=1, enable_fp_fusion=False,
     )  # fmt: skip
-    out = torch.empty_like(raw, dtype=projected.dtype)
-    _gated_norm[(projected.shape[0], heads)](
-        raw, projected, weights.o_norm, out, window.real_rows, weights.eps, heads, width, **launch(), num_warps=1
-    )
-    return out, staged
+    return normed_linear(gated, squares, weights, window.real_rows), staged
 
 
-def _staging(projected: Tensor, window: Window, state: KdaState, taps: int) -> KdaStaged:
+def _staging(projected: Tensor, window: Window, state: KdaState) -> KdaStaged:
     """Fresh staging: what a prefix commit can need, as the reference makes it."""
     batch, heads, width = window.batch, *state.state.shape[1:3]
-    conv = projected.new_empty(batch, taps - 1 + window.rows, 3 * heads * width)
+    conv = projected.new_empty(batch, TAPS - 1 + window.rows, 3 * heads * width)
     grid = state.ring.new_zeros(batch, window.chunks, TILE, heads, 4 * width + 1)
     return KdaStaged(conv, grid, state.state.new_empty(batch, window.closed_chunks + 1, heads, width, width))
 
 
 @triton.jit
-def _sigmoid(x):
-    return 1.0 / (1.0 + tl.exp(-x))
-
-
-@triton.jit
-def _convolved(
-    projected, conv, pool, staged, new, column, T, request, slot, H: tl.constexpr, d: tl.constexpr, TAPS: tl.constexpr
-):
-    """silu of the depthwise convolution of row `new` at channels `column`, rounded as activations are; stages the row.
-
-    The first row stages the committed rows before it, too.
-    """
-    C: tl.constexpr = 3 * H * d
-    P: tl.constexpr = 5 * H * d + H
-    to = staged + request * (T + TAPS - 1) * C + column
-    total = tl.zeros((d,), tl.float32)
-    for tap in tl.static_range(TAPS):
-        source = new - (TAPS - 1) + tap
-        row = tl.load(projected + (request * T + source) * P + column, mask=(source >= 0) & (column >= 0), other=0.0)
-        old = tl.load(
-            pool + (slot * (TAPS - 1) + source + TAPS - 1) * C + column, mask=(source < 0) & (column >= 0), other=0.0
-        )
-        value = row.to(tl.float32) + old.to(tl.float32)
-        total += value * tl.load(conv + column * TAPS + tap)
-        keep = (new == 0) | (tap == TAPS - 1)
-        tl.store(to + (new + tap) * C, value.to(staged.dtype.element_ty), mask=keep & (column >= 0))
-    return (total * _sigmoid(total)).to(projected.dtype.element_ty).to(tl.float32)
-
-
-@triton.jit(do_not_specialize=["T"])
-def _ready(
-    projected, conv, scale, bias, pool_conv, pool_ring, slots, starts, staged_conv, staged_grid, T, bound,
-    H: tl.constexpr, d: tl.constexpr, TAPS: tl.constexpr, TM: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
-    """One row of one head at its absolute place: q|k|v|g|beta from the ring where committed, computed where new."""
-    enter(PDL)
-    place, head, request = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    slot, start = tl.load(slots + request), tl.load(starts + request)
-    offset = (start % TM).to(tl.int32)
-    new = place - offset
-    W: tl.constexpr = 4 * d + 1
-    channel = tl.arange(0, d)
-    to = staged_grid + ((request * tl.num_programs(0) + place) * H + head) * W
-    if new < 0:
-        ring = pool_ring + ((slot * TM + place) * H + head) * W
-        for part in tl.static_range(4):
-            tl.store(to + part * d + channel, tl.load(ring + part * d + channel))
-        tl.store(to + 4 * d, tl.load(ring + 4 * d))
-    elif new < T:
-        of_head = head * d + channel
-        q = _convolved(projected, conv, pool_conv, staged_conv, new, of_head, T, request, slot, H, d, TAPS)
-        k = _convolved(projected, conv, pool_conv, staged_conv, new, H * d + of_head, T, request, slot, H, d, TAPS)
-        v = _convolved(projected, conv, pool_conv, staged_conv, new, 2 * H * d + of_head, T, request, slot, H, d, TAPS)
-        row = projected + (request * T + new) * (5 * H * d + H)
-        f = tl.load(row + 3 * H * d + of_head).to(tl.float32)
-        b = tl.load(row + 5 * H * d + head).to(tl.float32)
-        tl.store(to + channel, q * (tl.rsqrt(tl.sum(q * q) + 1e-6) * (d**-0.5)))
-        tl.store(to + d + channel, k * tl.rsqrt(tl.sum(k * k) + 1e-6))
-        tl.store(to + 2 * d + channel, v)
-        tl.store(to + 3 * d + channel, _sigmoid(f * tl.load(scale + of_head) + tl.load(bias + of_head)) * bound)
-        at = 2 * H * d + head
-        tl.store(to + 4 * d, _sigmoid(b * tl.load(scale + at) + tl.load(bias + at)))
-    leave(PDL)
-
-
-@triton.jit
 def _row(row, channel, mine, d: tl.constexpr):
-    """k, g, v tile and beta of one row."""
+    """k, g, v tile, beta and q of one row that is ready."""
     return (
         tl.load(row + d + channel),
         tl.load(row + 3 * d + channel),
         tl.load(row + 2 * d + mine),
         tl.load(row + 4 * d),
+        tl.load(row + channel),
     )
+
+
+@triton.jit
+def _keep(to, tile, channel, mine, k, g, v, beta, q, d: tl.constexpr):
+    """A row into the staged grid, each value tile its own part."""
+    tl.store(to + 2 * d + mine, v)
+    if tile == 0:
+        tl.store(to + channel, q)
+        tl.store(to + d + channel, k)
+        tl.store(to + 3 * d + channel, g)
+        tl.store(to + 4 * d, beta)
+
+
+@triton.jit
+def _new(row, of_head, mine, head, H: tl.constexpr, d: tl.constexpr):
+    """q, k, v tile, f, beta and the gate of the tile of one projected row, as they are."""
+    return (
+        tl.load(row + of_head),
+        tl.load(row + H * d + of_head),
+        tl.load(row + 2 * H * d + head * d + mine),
+        tl.load(row + 3 * H * d + of_head),
+        tl.load(row + 5 * H * d + head),
+        tl.load(row + 4 * H * d + head * d + mine),
+    )
+
+
+@triton.jit
+def _stepped(state, k, g, v, beta):
+    """(the decayed state, the update)."""
+    state *= tl.exp(g)[None, :]
+    return state, (v - tl.sum(state * k[None, :], axis=1)) * beta
+
+
+@triton.jit
+def _added(state, update, k):
+    return tl.fma(update[:, None] + tl.zeros_like(state), k[None, :] + tl.zeros_like(state), state)
+
+
+@triton.jit
+def _committed(
+    state, ring, grid, first, end, tile, channel, mine, STEP: tl.constexpr, d: tl.constexpr, TM: tl.constexpr,
+    KEEP: tl.constexpr,
+):  # fmt: skip
+    """The state after committed rows `first` to `end`, each loaded two ahead of the one that is worked on."""
+    k, g, v, beta, q = _row(ring + first * STEP, channel, mine, d)
+    k1, g1, v1, beta1, q1 = _row(ring + tl.minimum(first + 1, TM - 1) * STEP, channel, mine, d)
+    for place in range(first, end):
+        k2, g2, v2, beta2, q2 = _row(ring + tl.minimum(place + 2, TM - 1) * STEP, channel, mine, d)
+        if KEEP:
+            _keep(grid + place * STEP, tile, channel, mine, k, g, v, beta, q, d)
+        state, update = _stepped(state, k, g, v, beta)
+        state = _added(state, update, k)
+        k, g, v, beta, q = k1, g1, v1, beta1, q1
+        k1, g1, v1, beta1, q1 = k2, g2, v2, beta2, q2
+    return state
+
+
+@triton.jit
+def _read(
+    state, k, g, v, beta, q, z, weight, out, squares, place, to_states, channel, value, H: tl.constexpr,
+    d: tl.constexpr, TM: tl.constexpr,
+):  # fmt: skip
+    """The state after a new row; its gated output and its part of the norm are stored, and the end of a chunk.
+
+    Both readings are of the decayed state: o = S'^T q = (decayed S)^T q + (k . q) u, so a step waits for one reduction.
+    """
+    state, update = _stepped(state, k, g, v, beta)
+    o = tl.sum(state * q[None, :], axis=1) + tl.sum(k * q) * update
+    state = _added(state, update, k)
+    tl.store(out + value, (o * weight * sigmoid(z.to(tl.float32))).to(out.dtype.element_ty))
+    tl.store(squares, tl.sum(o * o))
+    if (place + 1) % TM == 0:
+        tl.store(to_states + (place + 1) // TM * (H * d * d) + channel[None, :] * d + value[:, None], state)
+    return state
+
+
+@triton.jit
+def _walk_alone(
+    state, projected, taps_q, taps_k, taps_v, scale_f, bias_f, scale_b, bias_b, before_q, before_k, before_v, fresh,
+    staged, grid, out, squares, to_states, weight, T, offset, tile, head, bound, H: tl.constexpr, d: tl.constexpr,
+    BV: tl.constexpr, TM: tl.constexpr,
+):  # fmt: skip
+    """New rows made ready here, by every value tile for itself; `fresh` is the first."""
+    C: tl.constexpr = 3 * H * d
+    P: tl.constexpr = 5 * H * d + H
+    channel, value = tl.arange(0, d), tl.arange(0, BV)
+    mine = tile * BV + value
+    of_head, of_value = head * d + channel, 2 * H * d + head * d + mine
+    a0, a1, a2 = before_q[0], before_q[1], before_q[2]
+    b0, b1, b2 = before_k[0], before_k[1], before_k[2]
+    c0, c1, c2 = before_v[0], before_v[1], before_v[2]
+    stage(staged, of_value, c0, c1, c2, C)
+    if tile == 0:
+        stage(staged, of_head, a0, a1, a2, C)
+        stage(staged, H * d + of_head, b0, b1, b2, C)
+    next_q, next_k, next_v, next_f, next_b, next_z = fresh[0], fresh[1], fresh[2], fresh[3], fresh[4], fresh[5]
+    for t in range(T):
+        new_q, new_k, new_v, f, b, z = next_q, next_k, next_v, next_f, next_b, next_z
+        later = projected + tl.minimum(t + 1, T - 1) * P
+        next_q, next_k, next_v, next_f, next_b, next_z = _new(later, of_head, mine, head, H, d)
+        q, k = convolved(a0, a1, a2, new_q, taps_q), convolved(b0, b1, b2, new_k, taps_k)
+        v = convolved(c0, c1, c2, new_v, taps_v)
+        a0, a1, a2 = a1, a2, new_q
+        b0, b1, b2 = b1, b2, new_k
+        c0, c1, c2 = c1, c2, new_v
+        q, k, g, beta = normed(q, k, f, b, scale_f, bias_f, scale_b, bias_b, bound, d)
+        state = _read(
+            state, k, g, v, beta, q, z, weight, out + t * H * d, squares + t * H * (d // BV), offset + t, to_states,
+            channel, value, H, d, TM,
+        )  # fmt: skip
+        to = staged + (3 + t) * C
+        tl.store(to + of_value, new_v)
+        if tile == 0:
+            tl.store(to + of_head, new_q)
+            tl.store(to + H * d + of_head, new_k)
+        _keep(grid + (offset + t) * H * (4 * d + 1), tile, channel, mine, k, g, v, beta, q, d)
+    return state
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "closed"])
 def _walk(
-    grid, pool_state, slots, starts, raw, staged_states, T, chunks, closed, H: tl.constexpr, d: tl.constexpr,
-    BV: tl.constexpr, TM: tl.constexpr, PDL: tl.constexpr,
+    projected, conv, scale, bias, norm, pool_conv, pool_ring, pool_state, lead, walked, slots, starts, staged_conv,
+    staged_grid, staged_states, out, squares, T, chunks, closed, bound, H: tl.constexpr, d: tl.constexpr,
+    BV: tl.constexpr, TM: tl.constexpr, LEAD: tl.constexpr, ALONE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """The recurrence of one head and a tile of value columns; each row is loaded while the one before is worked on.
-
-    Both readings are of the decayed state: o = S'^T q = (decayed S)^T q + (k . q) u, so a step waits for one reduction.
-    """
-    enter(PDL)
+    """The recurrence of one head and a tile of value columns, to the gated rows and their parts of the norm."""
     tile, head, request = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    P: tl.constexpr = 5 * H * d + H
+    STEP: tl.constexpr = H * (4 * d + 1)
+    channel, value = tl.arange(0, d), tl.arange(0, BV)
+    mine = tile * BV + value
+    of_head, of_value = head * d + channel, 2 * H * d + head * d + mine
+    weight = tl.load(norm + mine)
+    if ALONE:
+        taps_q, taps_k, taps_v = taps(conv, of_head), taps(conv, H * d + of_head), taps(conv, of_value)
+        scale_f, bias_f = tl.load(scale + of_head), tl.load(bias + of_head)
+        scale_b, bias_b = tl.load(scale + 2 * H * d + head), tl.load(bias + 2 * H * d + head)
+    enter(PDL)
     slot, start = tl.load(slots + request), tl.load(starts + request)
     offset = (start % TM).to(tl.int32)
-    W: tl.constexpr = 4 * d + 1
-    channel, mine = tl.arange(0, d), tile * BV + tl.arange(0, BV)
-    at = head * d * d + channel[:, None] * d + mine[None, :]
-    state = tl.load(pool_state + slot * (H * d * d) + at)
-    base, step = grid + (request * chunks * TM * H + head) * W, H * W
-    k, g, v, beta = _row(base, channel, mine, d)
-    for place in range(offset):
-        next_k, next_g, next_v, next_beta = _row(base + (place + 1) * step, channel, mine, d)
-        state *= tl.exp(g)[:, None]
-        update = (v - tl.sum(state * k[:, None], axis=0)) * beta
-        state += k[:, None] * update[None, :]
-        k, g, v, beta = next_k, next_g, next_v, next_beta
-    for place in range(offset, offset + T):
-        q = tl.load(base + place * step + channel)
-        next_k, next_g, next_v, next_beta = _row(base + tl.minimum(place + 1, offset + T - 1) * step, channel, mine, d)
-        state *= tl.exp(g)[:, None]
-        update = (v - tl.sum(state * k[:, None], axis=0)) * beta
-        out = tl.sum(state * q[:, None], axis=0) + tl.sum(k * q) * update
-        state += k[:, None] * update[None, :]
-        tl.store(raw + (request * T + place - offset) * (H * d) + head * d + mine, out)
-        if (place + 1) % TM == 0:
-            tl.store(staged_states + (request * (closed + 1) + (place + 1) // TM) * (H * d * d) + at, state)
-        k, g, v, beta = next_k, next_g, next_v, next_beta
-    leave(PDL)
-
-
-@triton.jit
-def _gated_norm(raw, projected, weight, out, rows, eps, H: tl.constexpr, d: tl.constexpr, PDL: tl.constexpr):
-    """RMS norm of one head's row, times weight and sigmoid gate; zero in padded rows."""
-    enter(PDL)
-    row, head = tl.program_id(0), tl.program_id(1)
-    channel = tl.arange(0, d)
-    at = row * (H * d) + head * d + channel
-    value = tl.zeros((d,), tl.float32)
-    if row < rows:
-        o = tl.load(raw + at)
-        gate = tl.load(projected + row * (5 * H * d + H) + 4 * H * d + head * d + channel).to(tl.float32)
-        value = o * tl.rsqrt(tl.sum(o * o) / d + eps) * tl.load(weight + channel).to(tl.float32) * _sigmoid(gate)
-    tl.store(out + at, value.to(out.dtype.element_ty))
+    at_pool = slot * (H * d * d) + head * d * d + channel[None, :] * d + mine[:, None]
+    at_lead = slot * (H * d * d) + head * d * d + mine[:, None] * d + channel[None, :]
+    first = 0
+    if LEAD:
+        since = tl.load(walked + request) - (start - offset)
+        first = tl.maximum(since, 0).to(tl.int32)
+        state = tl.load(lead + at_lead) if since >= 0 else tl.load(pool_state + at_pool)
+    else:
+        state = tl.load(pool_state + at_pool)
+    ring = pool_ring + slot * (TM * STEP) + head * (4 * d + 1)
+    grid = staged_grid + request * chunks * (TM * STEP) + head * (4 * d + 1)
+    row = projected + request * T * P
+    if ALONE:  # asked for before anything is stored: a store waits for its value, and later loads with it
+        source = pool_conv + slot * (9 * H * d)
+        before_q, before_k = before(source, of_head, 3 * H * d), before(source, H * d + of_head, 3 * H * d)
+        before_v, fresh = before(source, of_value, 3 * H * d), _new(row, of_head, mine, head, H, d)
+    state = _committed(state, ring, grid, first, offset, tile, channel, mine, STEP, d, TM, not LEAD)
+    if LEAD:
+        tl.store(lead + at_lead, state)
+    at = request * T * H + head
+    to_states = staged_states + request * (closed + 1) * (H * d * d) + head * d * d + tile * BV
+    outs, parts = out + at * d + tile * BV, squares + at * (d // BV) + tile
+    if ALONE:
+        state = _walk_alone(
+            state, row, taps_q, taps_k, taps_v, scale_f, bias_f, scale_b, bias_b, before_q, before_k, before_v, fresh,
+            staged_conv + request * (T + 3) * (3 * H * d), grid, outs, parts, to_states, weight, T, offset, tile, head,
+            bound, H, d, BV, TM,
+        )  # fmt: skip
+    else:
+        last, gates = offset + T - 1, row + 4 * H * d + head * d + mine
+        k, g, v, beta, q = _row(grid + offset * STEP, channel, mine, d)
+        k1, g1, v1, beta1, q1 = _row(grid + tl.minimum(offset + 1, last) * STEP, channel, mine, d)
+        for t in range(T):
+            k2, g2, v2, beta2, q2 = _row(grid + tl.minimum(offset + t + 2, last) * STEP, channel, mine, d)
+            z = tl.load(gates + t * P)
+            state = _read(
+                state, k, g, v, beta, q, z, weight, outs + t * H * d, parts + t * H * (d // BV), offset + t, to_states,
+                channel, value, H, d, TM,
+            )  # fmt: skip
+            k, g, v, beta, q = k1, g1, v1, beta1, q1
+            k1, g1, v1, beta1, q1 = k2, g2, v2, beta2, q2
     leave(PDL)

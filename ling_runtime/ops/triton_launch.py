@@ -1,10 +1,11 @@
-"""Programmatic dependent launch (PDL) for every Triton kernel of a step, as one switch with four positions.
+"""Programmatic dependent launch (PDL) for every Triton kernel of a step, as one switch with five positions.
 
 Off, a kernel starts when the one before it has ended. With PDL it starts as soon as all of that one's programs have
-said so (`late`: at their end, `early`: right after their own wait) and waits inside; `warm` is early, and fetches the
-kernel's own weights into the cache before the wait. The surprise is why that is safe: the wait is for the whole chain
-behind, because every kernel here waits before it reads or writes anything but weights; a kernel that skipped its wait
-would break its successor, not itself.
+said so (`late`: at their end, `early`: right after their own wait) and waits inside. `warm` is early, and asks for the
+kernel's own weights before the wait, some kilobytes an instruction; `ahead` is warm, and the router asks for the next
+layer's first weights. The surprise is why that is safe: the wait is for the whole chain behind, because every kernel
+here waits before it reads or writes anything but weights; a kernel that skipped its wait would break its successor, not
+itself.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ import triton.language as tl
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-Pdl = Literal["off", "late", "early", "warm"]
-_LEVELS: dict[Pdl, int] = {"off": 0, "late": 1, "early": 2, "warm": 3}
+Pdl = Literal["off", "late", "early", "warm", "ahead"]
+_LEVELS: dict[Pdl, int] = {"off": 0, "late": 1, "early": 2, "warm": 3, "ahead": 4}
 _mode: list[Pdl] = ["off"]
 
 
@@ -56,21 +57,41 @@ def leave(PDL: tl.constexpr):
 
 
 @triton.jit
-def warm(weight, columns, K: tl.constexpr, LINES: tl.constexpr, PDL: tl.constexpr):
-    """Ask the cache for rows `columns` of weight [N, K], a line of 128 bytes at a time; LINES a power of two."""
-    if PDL == 3:
-        PER_LINE: tl.constexpr = 128 // (weight.dtype.element_ty.primitive_bitwidth // 8)
-        line = tl.minimum(tl.arange(0, LINES) * PER_LINE, K - 1)
-        tl.inline_asm_elementwise(
-            "prefetch.global.L2 [$1]; mov.u32 $0, 0;",
-            "=r,l",
-            [(weight + columns[:, None] * K + line[None, :]).to(tl.int64)],
-            dtype=tl.int32,
-            is_pure=False,
-            pack=1,
-        )
+def warm(weight, rows, stride, count: tl.constexpr, BN: tl.constexpr, PDL: tl.constexpr):
+    """Ask the cache for `count` elements (whole 16 bytes) of each of the BN `rows` of weight, a row at a time."""
+    if PDL >= 3:
+        _fetch(weight, rows, rows >= 0, stride, count, BN)
 
 
-def lines_of(inner: int, element_size: int) -> int:
-    """Cache lines of one weight row, as the power of two that `warm` needs."""
-    return 1 << max(0, (-(-inner * element_size // 128) - 1).bit_length())
+@triton.jit
+def ahead(weight, part, parts, N, K: tl.constexpr, BN: tl.constexpr, PDL: tl.constexpr):
+    """Ask the cache for this program's part of weight [N, K]: at most BN rows."""
+    if PDL == 4:
+        share = tl.cdiv(N, parts)
+        place = tl.arange(0, BN)
+        row = part * share + place
+        _fetch(weight, row, (place < share) & (row < N), K, K, BN)
+
+
+@triton.jit
+def _fetch(weight, rows, wanted, stride, count: tl.constexpr, BN: tl.constexpr):
+    size: tl.constexpr = count * weight.dtype.element_ty.primitive_bitwidth // 8
+    tl.inline_asm_elementwise(
+        """{
+        .reg .pred mine;
+        .reg .u32 thread;
+        mov.u32 thread, %tid.x;
+        setp.lt.u32 mine, thread, $2;
+        @mine cp.async.bulk.prefetch.L2.global [$1], $3;
+        mov.u32 $0, 0;
+        }""",
+        "=r,l,r,r",
+        [
+            (weight + rows * stride).to(tl.int64),
+            tl.where(wanted, BN, 0),
+            tl.full((BN,), size, tl.int32),
+        ],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )

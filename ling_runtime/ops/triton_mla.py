@@ -28,12 +28,16 @@ if TYPE_CHECKING:
 
 SPLIT_PAGES = 2
 """Pages of one split: 128 keys."""
+MERGE_SPLITS, MERGE_COLUMNS = 64, 64
+"""Splits added at a time, always as many, and columns of a merging program."""
 LONGEST = 64
 """Rows up to which a window comes here; longer ones (prefill), and windows of unequal rows, take the reference."""
 
 
 @variant("mla_window", "triton", "rounding", "softmax in fp32 over splits of 128 keys, scale applied to the scores")
-def mla_window_triton(projected: Tensor, cache: LatentView, weights: MlaWeights) -> Tensor:
+def mla_window_triton(
+    projected: Tensor, cache: LatentView, weights: MlaWeights, split_pages: int = SPLIT_PAGES
+) -> Tensor:
     """projected [R, H (nope + p) + r + p + H] holding q|latent|k_rope|gate -> o [R, H v]; writes the cache."""
     window = cache.window
     if window.rows > LONGEST or window.counts is not None:
@@ -53,7 +57,7 @@ def mla_window_triton(projected: Tensor, cache: LatentView, weights: MlaWeights)
         projected.shape[1], weights.eps, heads, nope, rank, rope, triton.next_power_of_2(rank),
         triton.next_power_of_2(heads), triton.next_power_of_2(rope // 2), PAGE, **launch(), num_warps=4,
     )  # fmt: skip
-    context = _attend(query, cache.rows, table, starts, window.rows, rank, weights.scale)
+    context = _attend(query, cache.rows, table, starts, window.rows, rank, weights.scale, split_pages)
     out = projected.new_empty(projected.shape[0], heads * values)
     block = min(32, triton.next_power_of_2(values))
     _to_values[(triton.cdiv(values, block), heads, tiles)](
@@ -63,24 +67,26 @@ def mla_window_triton(projected: Tensor, cache: LatentView, weights: MlaWeights)
     return out
 
 
-def _attend(query: Tensor, rows: Tensor, table: Tensor, starts: Tensor, window: int, rank: int, scale: float) -> Tensor:
+def _attend(
+    query: Tensor, rows: Tensor, table: Tensor, starts: Tensor, window: int, rank: int, scale: float, pages: int
+) -> Tensor:
     """query [R, H, r + p] against the pages of `table` [B, n] -> latent sums [R, H, r]."""
     heads, batch = query.shape[1], table.shape[0]
-    splits, tiles = triton.cdiv(table.shape[1], SPLIT_PAGES), triton.cdiv(window * heads, TILE)
+    splits, tiles = triton.cdiv(table.shape[1], pages), triton.cdiv(window * heads, TILE)
     parts = torch.empty(batch, tiles * TILE, splits, rank, dtype=torch.float32, device=query.device)
     tops = torch.empty(2, batch, tiles * TILE, splits, dtype=torch.float32, device=query.device)
     rope = query.shape[2] - rank
     _split[(splits, tiles, batch)](
         query, rows, table, starts, parts, tops[0], tops[1], window, table.shape[1], splits, scale, heads, rank, rope,
-        max(16, triton.next_power_of_2(rank)), max(16, triton.next_power_of_2(rope)), PAGE, SPLIT_PAGES, TILE,
+        max(16, triton.next_power_of_2(rank)), max(16, triton.next_power_of_2(rope)), PAGE, pages, TILE,
         precision(query.dtype),
         **launch(), num_warps=4, num_stages=2,
     )  # fmt: skip
     context = query.new_empty(query.shape[0], heads, rank)
-    block = min(128, triton.next_power_of_2(rank))
+    block = min(MERGE_COLUMNS, triton.next_power_of_2(rank))
     _merge[(triton.cdiv(rank, block), window * heads, batch)](
         parts, tops[0], tops[1], starts, context, window, splits, tiles * TILE, heads, rank, block,
-        triton.next_power_of_2(splits), 16, PAGE * SPLIT_PAGES, **launch(), num_warps=4,
+        triton.next_power_of_2(splits), MERGE_SPLITS, PAGE * pages, **launch(), num_warps=4,
     )  # fmt: skip
     return context
 

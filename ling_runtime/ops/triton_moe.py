@@ -22,45 +22,69 @@ from ling_runtime.ops.triton_norm import norm_row
 if TYPE_CHECKING:
     from torch import Tensor
 
-UP_TILES = Tiles(32, 128, 4, 4)
-DOWN_TILES = Tiles(128, 64, 4, 4)
+    Limits = tuple[float | None, float | None]
+
+UP_TILES = Tiles(32, 128, 4, 3)
+DOWN_TILES = Tiles(64, 64, 4, 4)
+UP_SPLITS = 4
 NO_LIMIT, _NO_EXPERT = float("inf"), -3
 
 
 def expert_hidden(
-    x: Tensor, ids: Tensor, gate_up: Tensor, limits: tuple[float | None, float | None], shared: int | None,
-    tiles: Tiles = UP_TILES,
+    x: Tensor, ids: Tensor, gate_up: Tensor, limits: Limits, shared: int | None, tiles: Tiles | None = None,
+    splits: int = UP_SPLITS,
 ) -> Tensor:  # fmt: skip
     """x [R, D], ids [rows, k], gate_up [E, 2F, D] -> act(gate, up) of each pair [rows, s, F].
 
     With `shared` the number of the shared expert, every row has a last slot for it and s = k + 1; `limits` clamp the
-    routed experts and the shared one.
+    routed experts and the shared one. K is added in `splits` parts whatever the rows; a single row has too few
+    programs to fill the chip, so there each part is a program's own, and what returns is gate|up of each part in fp32
+    [splits, s, 2F], for `expert_out` to add and activate.
     """
     rows, width, inner = len(ids), gate_up.shape[1] // 2, gate_up.shape[2]
     slots = ids.shape[1] + (shared is not None)
-    hidden = x.new_empty(rows, slots, width)
-    low, high = (NO_LIMIT if limit is None else limit for limit in limits)
-    _expert_hidden[_grid(rows, slots, triton.cdiv(width, tiles.columns))](
-        x, ids, gate_up, hidden, rows, low, high, _NO_EXPERT if shared is None else shared, inner, width,
-        ids.shape[1], slots, triton.next_power_of_2(slots),
-        tiles.columns, tiles.depth, TILE, precision(x.dtype), **launch(), num_warps=tiles.warps,
+    tiles, splits, one = tiles or UP_TILES, _splits(splits, inner), rows == 1
+    depth = min(tiles.depth, _power_in(inner // splits)) if splits > 1 else tiles.depth
+    shape = (splits, slots, 2 * width) if one else (rows, slots, width)
+    hidden = torch.empty(shape, dtype=torch.float32 if one else x.dtype, device=x.device)
+    columns = triton.cdiv(width, tiles.columns)
+    _expert_hidden[_grid(rows, slots, columns * splits if one else columns)](
+        x, ids, gate_up, hidden, rows, *_clamps(limits), _NO_EXPERT if shared is None else shared, inner, width,
+        ids.shape[1], slots, triton.next_power_of_2(slots), splits,
+        tiles.columns, depth, TILE, precision(x.dtype), one, **launch(), num_warps=tiles.warps,
         num_stages=tiles.stages,
     )  # fmt: skip
     return hidden
 
 
-def expert_out(hidden: Tensor, ids: Tensor, down: Tensor, shared: int | None, tiles: Tiles = DOWN_TILES) -> Tensor:
-    """hidden [rows, s, F] through down [E, D, F] of each pair's expert -> [rows, s, D]."""
-    rows, slots, inner = hidden.shape
-    outputs = down.shape[1]
-    out = hidden.new_empty(rows, slots, outputs)
+def expert_out(
+    hidden: Tensor, ids: Tensor, down: Tensor, limits: Limits, shared: int | None, tiles: Tiles | None = None
+) -> Tensor:
+    """What `expert_hidden` returned, through down [E, D, F] of each pair's expert -> [rows, s, D]."""
+    rows, (parts, slots) = len(ids), hidden.shape[:2]
+    outputs, inner = down.shape[1:]
+    tiles = tiles or DOWN_TILES
+    out = down.new_empty(rows, slots, outputs)
     _expert_out[_grid(rows, slots, triton.cdiv(outputs, tiles.columns))](
-        hidden, ids, down, out, rows, _NO_EXPERT if shared is None else shared, outputs, inner, ids.shape[1], slots,
-        triton.next_power_of_2(slots),
-        tiles.columns, min(tiles.depth, triton.next_power_of_2(inner)), TILE, precision(hidden.dtype),
-        **launch(), num_warps=tiles.warps, num_stages=tiles.stages,
+        hidden, ids, down, out, rows, *_clamps(limits), _NO_EXPERT if shared is None else shared, outputs, inner,
+        ids.shape[1], slots, triton.next_power_of_2(slots), parts if rows == 1 else 1,
+        tiles.columns, min(tiles.depth, triton.next_power_of_2(inner)), TILE, precision(down.dtype),
+        rows == 1, **launch(), num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
     return out
+
+
+def _splits(splits: int, inner: int) -> int:
+    return splits if inner % (splits * TILE) == 0 else 1
+
+
+def _power_in(number: int) -> int:
+    """The largest power of two that divides `number`."""
+    return number & -number
+
+
+def _clamps(limits: Limits) -> list[float]:
+    return [NO_LIMIT if limit is None else limit for limit in limits]
 
 
 def settle(
@@ -84,66 +108,113 @@ def _grid(rows: int, slots: int, columns: int) -> tuple[int, int, int]:
 
 
 @triton.jit
-def _members(ids, rows, shared, TOP: tl.constexpr, S: tl.constexpr, SP: tl.constexpr, TM: tl.constexpr):
+def _members(
+    ids, rows, shared, TOP: tl.constexpr, S: tl.constexpr, SP: tl.constexpr, TM: tl.constexpr, ONE: tl.constexpr
+):
     """(this program's expert, which of the tile's rows chose it, their pairs), expert -1 where others serve it."""
     tile, pair = tl.program_id(2), tl.program_id(1)
     row = tile * TM + tl.arange(0, TM)
-    slot = tl.arange(0, SP)
-    known = (row < rows)[:, None] & (slot < S)[None, :]
-    order = row[:, None] * S + slot[None, :]
-    named = tl.load(ids + row[:, None] * TOP + slot[None, :], mask=known & (slot < TOP)[None, :], other=-1)
-    named = tl.where(known & (slot == TOP)[None, :], shared, named)
-    mine = tile * TM * S + pair
-    expert = tl.load(ids + mine // S * TOP + mine % S, mask=(mine < rows * S) & (mine % S < TOP), other=-2)
-    expert = tl.where((mine < rows * S) & (mine % S == TOP), shared, expert)
-    match = named == expert
-    first = tl.min(tl.min(tl.where(match, order, rows * S), axis=1), axis=0)
-    pairs = tl.sum(tl.where(match, order, 0), axis=1)
-    return tl.where(first == mine, expert, -1), tl.sum(match.to(tl.int32), axis=1) > 0, pairs
+    if ONE:
+        expert = tl.load(ids + pair, mask=pair < TOP, other=shared)
+        chosen, pairs = row == 0, tl.where(row == 0, pair, 0)
+    else:
+        slot = tl.arange(0, SP)
+        known = (row < rows)[:, None] & (slot < S)[None, :]
+        order = row[:, None] * S + slot[None, :]
+        named = tl.load(ids + row[:, None] * TOP + slot[None, :], mask=known & (slot < TOP)[None, :], other=-1)
+        named = tl.where(known & (slot == TOP)[None, :], shared, named)
+        mine = tile * TM * S + pair
+        expert = tl.load(ids + mine // S * TOP + mine % S, mask=(mine < rows * S) & (mine % S < TOP), other=-2)
+        expert = tl.where((mine < rows * S) & (mine % S == TOP), shared, expert)
+        match = named == expert
+        first = tl.min(tl.min(tl.where(match, order, rows * S), axis=1), axis=0)
+        chosen, pairs = tl.sum(match.to(tl.int32), axis=1) > 0, tl.sum(tl.where(match, order, 0), axis=1)
+        expert = tl.where(first == mine, expert, -1)
+    return expert, chosen, pairs
+
+
+@triton.jit
+def _activated(gate, up, expert, shared, low, high):
+    limit = tl.where(expert == shared, high, low)
+    return tl.minimum(gate / (1.0 + tl.exp(-gate)), limit) * tl.minimum(tl.maximum(up, -limit), limit)
 
 
 @triton.jit
 def _expert_hidden(
     x, ids, gate_up, hidden, rows, low, high, shared, K: tl.constexpr, F: tl.constexpr, TOP: tl.constexpr,
-    S: tl.constexpr, SP: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TM: tl.constexpr,
-    PRECISION: tl.constexpr, PDL: tl.constexpr,
+    S: tl.constexpr, SP: tl.constexpr, SPLITS: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TM: tl.constexpr,
+    PRECISION: tl.constexpr, ONE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     enter(PDL)
-    expert, chosen, pairs = _members(ids, rows, shared, TOP, S, SP, TM)
+    expert, chosen, pairs = _members(ids, rows, shared, TOP, S, SP, TM, ONE)
+    COLUMNS: tl.constexpr = (F + BN - 1) // BN
+    SHARE: tl.constexpr = K // SPLITS
     if expert >= 0:
         row = tl.program_id(2) * TM + tl.arange(0, TM)
-        column = tl.program_id(0) * BN + tl.arange(0, BN)
+        column = (tl.program_id(0) % COLUMNS) * BN + tl.arange(0, BN)
+        part = tl.program_id(0) // COLUMNS
         weight = gate_up + expert.to(tl.int64) * (2 * F * K)
         place = tl.arange(0, BK)
-        gate = tl.zeros((TM, BN), tl.float32)
-        up = tl.zeros((TM, BN), tl.float32)
+        gate, up = tl.zeros((TM, BN), tl.float32), tl.zeros((TM, BN), tl.float32)
+        gates, ups = tl.zeros((TM, BN), tl.float32), tl.zeros((TM, BN), tl.float32)
         at = (column % F)[None, :] * K
-        for k in range(0, K, BK):
-            inside = k + place < K
-            a = tl.load(x + row[:, None] * K + (k + place)[None, :], mask=chosen[:, None] & inside[None, :], other=0.0)
-            b = tl.load(weight + at + (k + place)[:, None], mask=inside[:, None], other=0.0)
-            c = tl.load(weight + F * K + at + (k + place)[:, None], mask=inside[:, None], other=0.0)
-            gate = product(a, b, gate, PRECISION)
-            up = product(a, c, up, PRECISION)
-        limit = tl.where(expert == shared, high, low)
-        act = tl.minimum(gate / (1.0 + tl.exp(-gate)), limit) * tl.minimum(tl.maximum(up, -limit), limit)
-        where = hidden + pairs[:, None] * F + column[None, :]
-        tl.store(where, act.to(hidden.dtype.element_ty), mask=chosen[:, None] & (column < F)[None, :])
+        for k in range(part * SHARE, part * SHARE + (SHARE if ONE else K), BK):
+            if SHARE % BK == 0:
+                a = tl.load(x + row[:, None] * K + (k + place)[None, :], mask=chosen[:, None], other=0.0)
+                b = tl.load(weight + at + (k + place)[:, None])
+                c = tl.load(weight + F * K + at + (k + place)[:, None])
+            else:
+                inside = k + place < K
+                known = chosen[:, None] & inside[None, :]
+                a = tl.load(x + row[:, None] * K + (k + place)[None, :], mask=known, other=0.0)
+                b = tl.load(weight + at + (k + place)[:, None], mask=inside[:, None], other=0.0)
+                c = tl.load(weight + F * K + at + (k + place)[:, None], mask=inside[:, None], other=0.0)
+            gate, up = product(a, b, gate, PRECISION), product(a, c, up, PRECISION)
+            if SPLITS > 1 and not ONE:
+                ends = (k + BK) % SHARE == 0
+                gates, ups = tl.where(ends, gates + gate, gates), tl.where(ends, ups + up, ups)
+                gate, up = tl.where(ends, 0.0, gate), tl.where(ends, 0.0, up)
+        if ONE:
+            where = hidden + (part * S + pairs[:, None]) * (2 * F) + column[None, :]
+            known = chosen[:, None] & (column < F)[None, :]
+            tl.store(where, gate, mask=known)
+            tl.store(where + F, up, mask=known)
+        else:
+            act = _activated(gates + gate, ups + up, expert, shared, low, high)
+            where = hidden + pairs[:, None] * F + column[None, :]
+            tl.store(where, act.to(hidden.dtype.element_ty), mask=chosen[:, None] & (column < F)[None, :])
     leave(PDL)
 
 
 @triton.jit
 def _expert_out(
-    hidden, ids, down, out, rows, shared, N: tl.constexpr, K: tl.constexpr, TOP: tl.constexpr, S: tl.constexpr,
-    SP: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TM: tl.constexpr,
-    PRECISION: tl.constexpr, PDL: tl.constexpr,
+    hidden, ids, down, out, rows, low, high, shared, N: tl.constexpr, K: tl.constexpr, TOP: tl.constexpr,
+    S: tl.constexpr, SP: tl.constexpr, PARTS: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TM: tl.constexpr,
+    PRECISION: tl.constexpr, ONE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     enter(PDL)
-    expert, chosen, pairs = _members(ids, rows, shared, TOP, S, SP, TM)
+    expert, chosen, pairs = _members(ids, rows, shared, TOP, S, SP, TM, ONE)
     if expert >= 0:
         column = tl.program_id(0) * BN + tl.arange(0, BN)
         weight = down + expert.to(tl.int64) * (N * K)
-        total = row_tile_product(hidden, pairs, chosen, K, weight, column % N, K, BN, BK, TM, PRECISION)
+        if ONE:
+            total = tl.zeros((TM, BN), tl.float32)
+            place = tl.arange(0, BK)
+            for block in tl.static_range((K + BK - 1) // BK):
+                here = block * BK + place
+                inside = here < K
+                at = hidden + tl.program_id(1) * (2 * K) + here
+                b = tl.load(weight + (column % N)[None, :] * K + here[:, None], mask=inside[:, None], other=0.0)
+                gate, up = tl.load(at, mask=inside, other=0.0), tl.load(at + K, mask=inside, other=0.0)
+                for part in tl.static_range(1, PARTS):
+                    gate += tl.load(at + part * (2 * S * K), mask=inside, other=0.0)
+                    up += tl.load(at + part * (2 * S * K) + K, mask=inside, other=0.0)
+                act = _activated(gate, up, expert, shared, low, high).to(down.dtype.element_ty)
+                a = tl.where(chosen[:, None], act[None, :], tl.zeros((TM, BK), down.dtype.element_ty))
+                total = product(a, b, total, PRECISION)
+        else:
+            zero = tl.zeros((TM, BN), tl.float32)
+            total = row_tile_product(hidden, pairs, chosen, K, weight, column % N, zero, 0, K, BK, PRECISION)
         where = out + pairs[:, None] * N + column[None, :]
         tl.store(where, total.to(out.dtype.element_ty), mask=chosen[:, None] & (column < N)[None, :])
     leave(PDL)

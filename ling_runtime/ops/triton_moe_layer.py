@@ -34,5 +34,6 @@ def moe_triton(
     ids, chosen = ids[:rows].contiguous(), chosen[:rows].float().contiguous()
     shared = weights.experts if weights.joined else None
     extra = None if weights.joined else shared_expert(x, weights, kernels)
-    hidden = expert_hidden(x, ids, weights.gate_up, (weights.limit, weights.shared_limit), shared)
-    return settle(expert_out(hidden, ids, weights.down, shared), chosen, residual, norm, eps, extra)
+    limits = (weights.limit, weights.shared_limit)
+    hidden = expert_hidden(x, ids, weights.gate_up, limits, shared)
+    return settle(expert_out(hidden, ids, weights.down, limits, shared), chosen, residual, norm, eps, extra)

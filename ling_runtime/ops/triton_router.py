@@ -15,7 +15,7 @@ import triton.language as tl
 
 from ling_runtime.config import TILE
 from ling_runtime.ops.registry import variant
-from ling_runtime.ops.triton_launch import enter, launch, leave, warm
+from ling_runtime.ops.triton_launch import ahead, enter, launch, leave, warm
 from ling_runtime.ops.triton_linear import Tiles
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from ling_runtime.ops.router import RouterWeights
 
-SPLITS = 8
-GATE_TILES = Tiles(16, 64, 2, 5)
+SPLITS, LATER_ROWS = 8, 64
+GATE_TILES = Tiles(32, 64, 4, 5)
 
 
 @variant("router", "triton", "rounding", "gate products are added in eight parts of K")
@@ -37,10 +37,11 @@ def route_triton(
     assert experts & (experts - 1) == 0 and experts // weights.groups >= 2, "selection works on powers of two"  # noqa: PT018
     parts = torch.empty(splits, rows, experts, dtype=torch.float32, device=x.device)
     share = triton.cdiv(inner, splits * tiles.depth) * tiles.depth
+    then = weights.gate[:0] if weights.then is None else weights.then
     _gate[(triton.cdiv(experts, tiles.columns), splits, triton.cdiv(rows, TILE))](
         x, weights.gate, parts, rows, experts, inner, share, tiles.columns, tiles.depth, TILE,
-        "ieee" if x.dtype == torch.float32 else "tf32x3", **launch(), num_warps=tiles.warps,
-        num_stages=tiles.stages,
+        "ieee" if x.dtype == torch.float32 else "tf32x3", then, *then.shape, LATER_ROWS,
+        **launch(), num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
     ids = torch.empty(rows, kept, dtype=torch.int64, device=x.device)
     chosen = torch.empty(rows, kept, dtype=torch.float32, device=x.device)
@@ -54,13 +55,14 @@ def route_triton(
 @triton.jit
 def _gate(
     x, gate, parts, rows, E: tl.constexpr, K: tl.constexpr, SHARE: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    TM: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
+    TM: tl.constexpr, PRECISION: tl.constexpr, then, THEN_N, THEN_K: tl.constexpr, LATER: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """parts[split] [R, E] = x @ gate^T over this split's share of K."""
     row = tl.program_id(2) * TM + tl.arange(0, TM)
     column = tl.program_id(0) * BN + tl.arange(0, BN)
     split = tl.program_id(1)
-    warm(gate + split * SHARE, column % E, K, 8, PDL)
+    warm(gate + split * SHARE, column % E, K, SHARE, BN, PDL)
     enter(PDL)
     total = tl.zeros((TM, BN), tl.float32)
     for k in range(0, SHARE, BK):
@@ -68,10 +70,14 @@ def _gate(
         inside = place < K
         known = (row < rows)[:, None] & inside[None, :]
         a = tl.load(x + row[:, None] * K + place[None, :], mask=known, other=0.0)
-        b = tl.load(
-            gate + column[None, :] * K + place[:, None], mask=inside[:, None] & (column < E)[None, :], other=0.0
-        )
+        at = gate + column[None, :] * K + place[:, None]
+        if K % SHARE == 0 and E % BN == 0:
+            b = tl.load(at)
+        else:
+            b = tl.load(at, mask=inside[:, None] & (column < E)[None, :], other=0.0)
         total = tl.dot(a.to(tl.float32), b, total, input_precision=PRECISION)
+    part = split * tl.num_programs(0) + tl.program_id(0)
+    ahead(then, part, tl.num_programs(0) * tl.num_programs(1), THEN_N, THEN_K, LATER, PDL)
     known = (row < rows)[:, None] & (column < E)[None, :]
     tl.store(parts + (split * rows + row[:, None]) * E + column[None, :], total, mask=known)
     leave(PDL)
@@ -91,20 +97,27 @@ def _select(
     TOP: tl.constexpr, SLOTS: tl.constexpr, SPLITS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Grouped top-k of one row; ties go to the lowest index."""
+    expert = tl.arange(0, E)
+    preference = tl.load(bias + expert)
     enter(PDL)
     row = tl.program_id(0)
-    expert = tl.arange(0, E)
     score = 1.0 / (1.0 + tl.exp(-_sum_parts(parts, row * E + expert, rows * E, SPLITS)))
-    biased = tl.reshape(score + tl.load(bias + expert), (GROUPS, E // GROUPS))
+    biased = tl.reshape(score + preference, (GROUPS, E // GROUPS))
     masked = tl.reshape(tl.where(_kept(biased, GROUPS, E // GROUPS, KEPT)[:, None], biased, -float("inf")), (E,))
+    bits = masked.to(tl.int32, bitcast=True)
+    # Integers in the order of the floats: a warp compares them in one instruction.
+    order = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+    LEAST: tl.constexpr = -0x80000000
+    score = score.to(tl.int32, bitcast=True)  # not negative, so already in order
     slot = tl.arange(0, SLOTS)
     picked = tl.zeros((SLOTS,), tl.int32)
-    weight = tl.zeros((SLOTS,), tl.float32)
+    weight = tl.zeros((SLOTS,), tl.int32)
     for i in tl.static_range(TOP):
-        best = tl.argmax(masked, axis=0, tie_break_left=True)
+        best = tl.min(tl.where(order == tl.max(order), expert, E))
         picked = tl.where(slot == i, best, picked)
-        weight = tl.where(slot == i, tl.sum(tl.where(expert == best, score, 0.0)), weight)
-        masked = tl.where(expert == best, -float("inf"), masked)
+        weight = tl.where(slot == i, tl.max(tl.where(expert == best, score, 0)), weight)
+        order = tl.where(expert == best, LEAST, order)
+    weight = weight.to(tl.float32, bitcast=True)
     weight = weight / (tl.sum(weight) + 1e-20) * scale
     tl.store(ids + row * TOP + slot, picked.to(tl.int64), mask=slot < TOP)
     tl.store(chosen + row * TOP + slot, weight, mask=slot < TOP)

@@ -12,7 +12,18 @@ import pytest
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
 TINY = Path(__file__).parents[2] / "ling_runtime/checkpoints/ling_tiny"
-EXPECTED = {"_linear", "_norm", "_ready", "_walk", "_split", "_gate", "_select", "_expert_hidden", "_settle", "_commit"}
+EXPECTED = {
+    "_linear",
+    "_norm",
+    "_walk",
+    "_normed_linear",
+    "_split",
+    "_gate",
+    "_select",
+    "_expert_hidden",
+    "_settle",
+    "_commit",
+}
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ import pytest
 
 from experiments import memory
 from experiments.clients.generate import ProtocolError
+from experiments.cluster.fate import CLASSES
 from experiments.errors import MEANING, CellError, FailureClass, Interrupted, PhaseTimeout
 from experiments.failure import classify, failed
 from experiments.interrupts import interruptible, shielded
@@ -34,7 +35,7 @@ def subclasses(kind: type) -> Iterator[type]:
 def test_the_set_of_classes_is_closed_explained_and_used() -> None:
     assert tuple(MEANING) == get_args(FailureClass)
     raised = {one.class_ for one in subclasses(CellError) if one.__module__ == "experiments.errors"}
-    assert raised | {"unfinished", "interrupted", "program"} == set(MEANING)
+    assert raised | {"unfinished", "interrupted", "program", *CLASSES.values()} == set(MEANING)
     page = (ROOT / "docs/failures.md").read_text()
     assert all(f"| `{class_}` |" in page for class_ in MEANING)
     assert all(f"| {phase} | `{key}` |" in page for phase, key in KEYS.items())

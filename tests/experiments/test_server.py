@@ -50,7 +50,7 @@ def test_a_stale_server_on_the_port_is_never_measured_in_place_of_ours(
     with Server(make_cell(), log=tmp_path / "stale.log") as stale:
         stale.wait_ready(10.0)
         port = int(stale.url.rpartition(":")[2])
-        monkeypatch.setattr("experiments.server.free_port", lambda: port)
+        monkeypatch.setattr("experiments.server.free_port", lambda _: port)
         with Server(make_cell(), log=tmp_path / "log") as server:
             with pytest.raises(LaunchError, match=r"ended with code 1 before|answers as") as caught:
                 server.wait_ready(10.0)

@@ -10,7 +10,7 @@ from hydra import compose, initialize_config_dir
 from experiments import schema
 from experiments.child import ROOT
 from experiments.comparison.course import prepare
-from experiments.composition import convert, merged, override_lists
+from experiments.composition import convert, override_lists, without
 from experiments.engines.registry import engine_of
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def go(composed: Callable[[list[str]], Any], tmp_path: Path) -> Callable[..., Ve
     def run(preset: str, *overrides: str) -> Venture:
         given = [f"experiment={preset}", f"output_dir={tmp_path}", *overrides]
         lists = override_lists(composed(given))
-        return prepare([convert(composed(merged(given, one))) for one in lists])
+        return prepare([convert(composed([*without(given, one), *one])) for one in lists])
 
     return run
 

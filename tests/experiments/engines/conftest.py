@@ -10,7 +10,7 @@ from hydra import compose, initialize_config_dir
 
 from experiments import schema
 from experiments.child import ROOT
-from experiments.composition import convert, merged, override_lists
+from experiments.composition import convert, override_lists, without
 from experiments.spec import (
     CellSpec,
     EngineSpec,
@@ -54,7 +54,7 @@ def make() -> Callable[..., CellSpec]:
     return cell
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def preset() -> Iterator[Callable[..., list[CellSpec]]]:
     """The cells of a preset, as configured."""
     schema.register()
@@ -63,6 +63,6 @@ def preset() -> Iterator[Callable[..., list[CellSpec]]]:
         def cells(name: str, *overrides: str) -> list[CellSpec]:
             given = [f"experiment={name}", *overrides]
             listed = override_lists(compose("config", given)) or [[]]
-            return [convert(compose("config", merged(given, one))).cell for one in listed]
+            return [convert(compose("config", [*without(given, one), *one])).cell for one in listed]
 
         yield cells

@@ -90,8 +90,8 @@ def test_verify_commits_what_plain_decoding_says(two_layers: ModelConfig) -> Non
         drafts[right:] = [(token + 1) % two_layers.vocab_size for token in drafts[right:]]
         relay.drafts[host.slot] = torch.tensor(drafts, device=DEVICE)
         step.run()
-        assert int(step.accepted) == right + 1
-        got += step.choices[0, : right + 1].tolist()
+        assert int(step.results.accepted) == right + 1
+        got += step.results.choices[0, : right + 1].tolist()
         assert int(relay.lengths[host.slot]) == PROMPT + len(got) - 1
         assert int(relay.tokens[host.slot]) == got[-1]
     assert got == want[: len(got)]
@@ -107,7 +107,7 @@ def test_commit_leaves_the_state_of_the_reference(two_layers: ModelConfig) -> No
     before = other.caches.recurrent.snapshot(1)
     step.run()
     eager.run(torch.tensor(want[-1:], device=DEVICE))
-    assert int(step.accepted) == 9
+    assert int(step.results.accepted) == 9
     for got, expected in zip(
         other.caches.recurrent.snapshot(other.slot), eager.caches.recurrent.snapshot(eager.slot), strict=True
     ):
@@ -124,8 +124,8 @@ def test_padding_beside_a_request_changes_nothing(two_layers: ModelConfig) -> No
     for _ in range(2):
         one.run()
         two.run()
-        assert torch.equal(one.accepted, two.accepted[:1])
-        assert torch.equal(one.choices, two.choices[:1])
+        assert torch.equal(one.results.accepted, two.results.accepted[:1])
+        assert torch.equal(one.results.choices, two.results.choices[:1])
         assert int(relay.lengths[0]) == 0
 
 
@@ -166,8 +166,8 @@ def test_three_steps_draft_and_accept_what_the_eager_proposer_does(two_layers: M
         for graph in (draft, verify, extend):
             graph.run()
         assert torch.equal(relay.drafts[device.slot], drafts[0])
-        assert torch.equal(verify.choices[0], choices)
-        assert int(verify.accepted) == int(accepted)
+        assert torch.equal(verify.results.choices[0], choices)
+        assert int(verify.results.accepted) == int(accepted)
         assert int(seeds.tokens[device.slot]) == int(eager.proposer._seed[eager.slot])
         torch.testing.assert_close(seeds.hidden[device.slot], eager.proposer._hidden[eager.slot], rtol=0, atol=1e-4)
         eager.length += int(accepted)
@@ -182,14 +182,14 @@ def test_graph_and_eager_are_equal_bit_for_bit(two_layers: ModelConfig, rows: in
     (eager, eager_relay), (graph, graph_relay) = (host.step(rows) for host in hosts)
     eager.run()
     graph.capture()
-    outbox = Outbox(1, rows)
+    outbox = Outbox(1, rows, DEVICE)
     for _ in range(20):
         eager.run()
         graph.replay()
         sent = outbox.send(*graph.results)
-        assert torch.equal(eager.choices, graph.choices)
-        assert torch.equal(eager.accepted, graph.accepted)
-        assert sent.read()[0] == eager.choices[0, : int(eager.accepted)].tolist()
+        assert torch.equal(eager.results.choices, graph.results.choices)
+        assert torch.equal(eager.results.accepted, graph.results.accepted)
+        assert sent.read()[0] == eager.results.choices[0, : int(eager.results.accepted)].tolist()
     assert torch.equal(eager_relay.lengths, graph_relay.lengths)
     for one, two in zip(*(host.caches.recurrent.snapshot(host.slot) for host in hosts), strict=True):
         assert torch.equal(one, two)

@@ -17,7 +17,7 @@ import torch
 from ling_runtime.memory.caches import Caches
 from ling_runtime.memory.window import Window
 from ling_runtime.ops.kda import KdaWeights
-from ling_runtime.ops.linear import pad_rows
+from ling_runtime.ops.linear import linear, pad_rows
 from ling_runtime.ops.mla import MlaWeights
 from ling_runtime.ops.moe import align_by_expert, run_experts
 from ling_runtime.ops.moe_layer import MoeWeights
@@ -67,6 +67,7 @@ def cases(config: ModelConfig, dtype: torch.dtype = torch.float32) -> dict[str, 
         gate_scale=draw(heads * (2 * width + 1)).exp(),
         gate_bias=draw(heads * (2 * width + 1)),
         o_norm=1 + 0.1 * draw(width),
+        out=draw(hidden, heads * width).to(dtype),
         lower_bound=config.kda_lower_bound,
         eps=1e-6,
     )
@@ -90,7 +91,7 @@ def cases(config: ModelConfig, dtype: torch.dtype = torch.float32) -> dict[str, 
         return out.view(*mine.shape, -1)
 
     def recurrent(op: Callable[..., Any], x: Tensor, pass_: Pass) -> Tensor:
-        out, staged = op(pad_rows(x), pass_.window, kda, pass_.recurrent.read(0, pass_.window))
+        out, staged = op(pad_rows(x), pass_.window, kda, pass_.recurrent.read(0, pass_.window), linear)
         pass_.recurrent.stage(0, staged)
         pass_.recurrent.commit(pass_.window, torch.tensor([1]))
         return out

@@ -39,12 +39,13 @@ class Output:
     latency: float = 0.0
     start_time: float = 0.0
     output_len: int = 0
+    generated_text: str = ""
 
 
 def call(url: str, body: dict[str, Any] | None = None) -> Any:
     """With the key that the environment has, if any, as the real client does it."""
     key = os.environ.get("OPENAI_API_KEY")
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
     data = None if body is None else json.dumps(body).encode()
     return urllib.request.urlopen(urllib.request.Request(url, data, headers))
 
@@ -62,6 +63,7 @@ async def request_generate(request_func_input: Asked, pbar: Any = None) -> Outpu
                 chunk = orjson.loads(data)
                 output.latency = time.perf_counter() - output.start_time
                 output.ttft = output.ttft or output.latency
+                output.generated_text = chunk["text"]
                 output.output_len = chunk["meta_info"]["completion_tokens"]
         output.success = True
     except OSError as error:
@@ -136,6 +138,7 @@ async def run(args: argparse.Namespace) -> None:
         "total_output_tokens": sum(output.output_len for output in outputs),
         "max_output_tokens_per_s": float(max(output.output_len for output in outputs)),
         "request_rate": float("inf"),
+        "generated_texts": [output.generated_text for output in outputs],
         "server_info": server_info(args.base_url),
     }
     with Path(args.output_file).open("a") as out:

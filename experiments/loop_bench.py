@@ -1,0 +1,136 @@
+"""`python -m experiments.loop_bench`: what the host costs a step on one card: in turn, pinned to lengths, or ahead.
+
+The executor of the server on weights drawn on the device, one request, driven as the engine drives it, with busy host
+work of a given length between two steps. A loop that waits for the device adds its own time to every step; one that
+runs ahead costs nothing until it is slower than the device, and where that happens is the slack. Acceptance is
+simulated, since nobody trained the weights: tokens mean nothing, times do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from ling_runtime.config import ModelConfig
+from ling_runtime.dummy import DummyTensors
+from ling_runtime.executor.graph_step import GraphExecutor
+from ling_runtime.executor.graphs import DEVICE_VARIANTS
+from ling_runtime.executor.interface import RowSampling
+from ling_runtime.memory.caches import Caches
+from ling_runtime.memory.latent import pages_for
+from ling_runtime.model.ling import Ling
+from ling_runtime.model.nextn import Nextn
+from ling_runtime.ops.registry import Kernels
+from ling_runtime.speculation.nextn import NextnProposer
+
+SHARD = Path(__file__).parent.parent / "ling_runtime/checkpoints/ling_3_flash_rank_shard"
+GREEDY = RowSampling(temperature=0.0, top_p=1.0, top_k=-1, min_p=0.0, seed=0)
+LOOPS = {"synchronous": (False, False), "lengths pinned": (True, True), "run ahead": (True, False)}
+WARM = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    loop: str
+    drafts: int
+    host_us: float
+    step_ms: float
+    spread_ms: float
+    tokens_per_step: float
+    ttft_ms: float
+
+
+class Subject:
+    """A loaded model and its NEXTN layer; every loop gets an executor of its own over them."""
+
+    def __init__(self, config: ModelConfig, *, context: int, most_drafts: int, seed: int) -> None:
+        device, self.context = torch.device("cuda"), context
+        self.longest = context + 2048
+        self.config, weights = config, DummyTensors(config, seed=seed, device=device)
+        kernels = Kernels(DEVICE_VARIANTS)
+        positions = self.longest + 2 * (most_drafts + 1)
+        self._model = Ling(config, weights, kernels, positions=positions, dtype=torch.bfloat16, device=device)
+        self._layer = Nextn(self._model, weights, index=len(config.layers(mla=True)))
+
+    def executor(self, drafts: int, loop: str, accept: float, chunk: int) -> GraphExecutor:
+        device, (overlap, pinned) = self._model.device, LOOPS[loop]
+        pages = pages_for(self.longest + 2 * (drafts + 1))
+        caches = Caches(self.config, max_requests=1, pages=pages, dtype=torch.bfloat16, device=device)
+        proposer = NextnProposer(self._model, self._layer, caches, steps=drafts, slots=2) if drafts else None
+        return GraphExecutor(
+            self._model, caches, proposer, max_context=self.longest, chunk=chunk, overlap=overlap, seq_lens_pin=pinned,
+            simulated=accept if drafts else None,
+        )  # fmt: skip
+
+
+def busy(microseconds: float) -> None:
+    end = time.perf_counter() + microseconds * 1e-6
+    while time.perf_counter() < end:
+        pass
+
+
+def measure(subject: Subject, drafts: int, loop: str, options: argparse.Namespace) -> list[Line]:
+    executor = subject.executor(drafts, loop, options.accept, options.chunk)
+    noise = torch.Generator().manual_seed(options.seed)
+    prompt = torch.randint(subject.config.vocab_size - 4, (subject.context,), generator=noise).tolist()
+    torch.cuda.synchronize()
+    begun = time.perf_counter()
+    slot = executor.admit(prompt, 2000, GREEDY, logprobs=None, prompt_logprobs_from=None)
+    while not executor.prefill(slot).done:
+        pass
+    ttft = (time.perf_counter() - begun) * 1e3
+    for _ in range(WARM):
+        executor.decode([slot])
+    lines = []
+    for host in options.host_us:
+        times, tokens = [], 0
+        torch.cuda.synchronize()
+        for _ in range(options.steps):
+            begun = time.perf_counter()
+            tokens += sum(len(out.tokens) for out in executor.decode([slot]).values())
+            busy(host)
+            times.append((time.perf_counter() - begun) * 1e3)
+        torch.cuda.synchronize()
+        quartiles = statistics.quantiles(times, n=4)
+        lines.append(
+            Line(
+                loop=loop, drafts=drafts, host_us=host, step_ms=round(statistics.fmean(times), 4),
+                spread_ms=round(quartiles[2] - quartiles[0], 4), tokens_per_step=round(tokens / options.steps, 3),
+                ttft_ms=round(ttft, 1),
+            )
+        )  # fmt: skip
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Host loop against device step on one card.")
+    parser.add_argument("--model-path", type=Path, default=SHARD)
+    parser.add_argument("--context", type=int, default=8192)
+    parser.add_argument("--chunk", type=int, default=2048, help="prompt tokens computed at a time")
+    parser.add_argument("--drafts", type=int, nargs="+", default=[3], help="0: no speculation")
+    parser.add_argument("--accept", type=float, default=3.25, help="simulated accept length, the bonus counted")
+    parser.add_argument("--host-us", type=float, nargs="+", default=[0, 500, 1000, 2000, 4000, 6000])
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path("loop_bench.json"))
+    options = parser.parse_args()
+    config = ModelConfig.from_pretrained(options.model_path)
+    subject = Subject(config, context=options.context, most_drafts=max(options.drafts), seed=options.seed)
+    lines = [line for drafts in options.drafts for loop in LOOPS for line in measure(subject, drafts, loop, options)]
+    options.out.write_text(json.dumps([asdict(line) for line in lines], indent=1) + "\n")
+    print(f"{'loop':<16}{'drafts':>7}{'host us':>9}{'step ms':>9}{'iqr':>8}{'tokens':>8}{'ttft ms':>9}")
+    for x in lines:
+        print(
+            f"{x.loop:<16}{x.drafts:>7}{x.host_us:>9.0f}{x.step_ms:>9.3f}{x.spread_ms:>8.3f}{x.tokens_per_step:>8.2f}"
+            f"{x.ttft_ms:>9.1f}"
+        )
+
+
+if __name__ == "__main__":
+    main()
