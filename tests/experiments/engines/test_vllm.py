@@ -17,7 +17,7 @@ from experiments.clients.generate import ProtocolError
 from experiments.clients.openai import OpenAIClient, completion, verify_steps
 from experiments.clients.recorded_serving import Answer, read_openai
 from experiments.engines.registry import engine_of
-from experiments.engines.vllm import configuration, speculating
+from experiments.engines.vllm_activation import configuration, speculating
 from experiments.errors import ConfigError
 from experiments.server import Server
 from experiments.spec import EngineSpec, SpeculationSpec
