@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from experiments import terminal
 from experiments.errors import ConfigError, Interrupted
 from experiments.interrupts import interruptible
 
@@ -68,4 +69,5 @@ def collect(output: Path, study: str | None, *, now: bool) -> int:
 
 
 if __name__ == "__main__":
+    terminal.guard()
     sys.exit(main())

@@ -96,15 +96,15 @@ class OpenAIClient(Connection):
         """The chunks put together as the answer that they are parts of."""
         start = time.perf_counter()
         ttft_s: float | None = None
-        text, ids, last, usage = "", [], dict[str, Any](), None
+        text, ids, last, counts = "", [], dict[str, Any](), dict[str, Any]()
         for event in self.events(PATH, body):
-            usage = event.get("usage") or usage
+            counts |= {key: event[key] for key in ("usage", "metrics") if event.get(key)}
             for choice in event["choices"]:
                 text, last = text + choice["text"], choice
                 ids += choice["token_ids"]
                 if ttft_s is None and choice["text"]:
                     ttft_s = time.perf_counter() - start
-        whole = {"choices": [last | {"text": text, "token_ids": ids}], "usage": usage}
+        whole = {"choices": [last | {"text": text, "token_ids": ids}], **counts}
         return completion(whole, latency_s=time.perf_counter() - start, ttft_s=ttft_s)
 
 
@@ -127,7 +127,7 @@ def completion(
             completion_tokens=usage["completion_tokens"],
             finish_reason=choice["finish_reason"],
             matched=choice["stop_reason"],
-            spec_verify_ct=None,
+            spec_verify_ct=verify_steps(payload.get("metrics"), usage["completion_tokens"]),
             ttft_s=ttft_s,
             latency_s=latency_s,
             output_token_logprobs=tuple(zip(scored["token_logprobs"], ids, strict=True)) if scored else None,
@@ -140,6 +140,18 @@ def completion(
     if len(ids) != answer.completion_tokens:
         raise ProtocolError(f"POST {PATH}: {len(ids)} token_ids but completion_tokens = {answer.completion_tokens}")
     return answer
+
+
+def verify_steps(metrics: Mapping[str, Any] | None, tokens: int) -> int | None:
+    """The target's decode steps, of which vLLM counts those that verified a draft; None where it reports none.
+
+    Every step emits one token beside the drafts that it accepted. So tokens that neither are drafts nor come from the
+    prefill or a counted step are steps without a draft.
+    """
+    told = (metrics or {}).get("speculative_decoding")
+    if not told:
+        return None
+    return max(int(told["num_spec_steps"]), tokens - 1 - int(told["num_accepted_draft_tokens"]))
 
 
 def _scored_prompt(choice: Mapping[str, Any], start: int) -> list[tuple[int, dict[int, float]]]:

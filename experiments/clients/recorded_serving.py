@@ -19,6 +19,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from experiments.clients.openai import verify_steps
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from typing import TextIO
@@ -109,6 +111,8 @@ def read_openai(answer: Answer, chunk: dict[str, Any]) -> dict[str, Any]:
     """
     usage = chunk.pop("usage", None) or {}
     meta = answer.meta | {"id": chunk.get("id"), **{key: usage[key] for key in COUNTS if key in usage}}
+    if (steps := verify_steps(chunk.get("metrics"), meta.get("completion_tokens", 0))) is not None:
+        meta["spec_verify_ct"] = steps
     for choice in chunk.get("choices", ()):
         if choice["finish_reason"]:
             meta["finish_reason"] = {"type": choice["finish_reason"], "matched": choice.get("stop_reason")}

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from experiments import terminal
 from experiments.errors import Interrupted
 from experiments.interrupts import ignore, interruptible, shielded
 
@@ -24,8 +25,10 @@ Role = Literal["all", "first", "others"]
 
 def work(directory: str, names: Sequence[str], role: Role) -> None:
     """The cells of the batch in `directory`, on this node. Ends the process with their exit code."""
+    terminal.guard()
     signal.signal(signal.SIGUSR2, lambda *_: signal.raise_signal(signal.SIGTERM))  # submitit's own word for it
     signal.signal(signal.SIGCONT, signal.SIG_DFL)
+    terminal.guard()  # what is said here goes into a file of submitit's
     try:
         with interruptible():
             with shielded():

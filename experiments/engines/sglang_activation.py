@@ -72,7 +72,8 @@ def remarks(cell: CellSpec, info: Mapping[str, Any], log: str) -> Iterator[str]:
 def asked_flags(cell: CellSpec) -> dict[str, str]:
     """By name without dashes, as text; the empty text for a bare one. What this program adds is not asked for."""
     own = {name: value for name, value in flags(cell, port=0, served_name="").items() if name not in ADDED}
-    given = {name: "" if value is True else str(value) for name, value in own.items() if value not in (None, False)}
+    said = {name: value for name, value in own.items() if value is not None and value is not False}
+    given = {name: "" if value is True else str(value) for name, value in said.items()}
     return {name.removeprefix("--"): value for name, value in (given | parse_flags(cell.engine.extra_args)).items()}
 
 

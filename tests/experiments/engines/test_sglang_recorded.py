@@ -14,7 +14,8 @@ import httpx
 import pytest
 from omegaconf import OmegaConf
 
-from experiments.clients.generate import GenerateClient, Generation, ProtocolError, events, generation
+from experiments.clients.connection import ProtocolError, events
+from experiments.clients.generate import GenerateClient, Generation, generation
 from experiments.engines.registry import engine_of
 from experiments.spec import EngineSpec, SpeculationSpec
 from gates.engine import engine_traits
@@ -71,7 +72,7 @@ def test_a_stop_string_is_named_and_cut_off() -> None:
 
 
 def test_a_stream_ends_with_all_of_the_answer() -> None:
-    last = [*events(iter(RECORDED["stream"]["body"]))][-1]
+    last = [*events(iter(RECORDED["stream"]["body"]), "POST /generate")][-1]
     seen = generation(last, ttft_s=0.1, latency_s=0.2)
     assert seen.output_ids == answer("greedy").output_ids[:3]
     assert answer("greedy").text.startswith(seen.text)
@@ -129,6 +130,7 @@ def test_the_server_proves_every_flag_that_it_was_given(cell: CellSpec) -> None:
     engine, info = engine_of(cell), RECORDED["server_info"]["body"]
     expected = engine.expected(cell)
     assert {"--attention-backend", "--sleep-on-idle", "--max-total-tokens", "--dtype"} <= expected.keys()
+    assert expected["--random-seed"] == "0", "0 is a value like others"
     assert engine.observed(cell, info, log="") == expected
 
 
