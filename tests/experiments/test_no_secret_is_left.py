@@ -128,6 +128,31 @@ def test_after_the_driver_was_killed(
     assert_clean(run)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_after_an_ab(tmp_path: Path, checkpoint: Path, blank_store: Callable[[Path], Path]) -> None:
+    """Its arms' logs and its decision, whose candidate differs by a token."""
+    stored(tmp_path, blank_store)
+    short = (
+        "mode=ab",
+        "study=ab",
+        "ab.prompts=1",
+        "ab.floor_blocks=2",
+        "ab.budget_s=20",
+        "gate=off",
+        "tracking=mlflow",
+    )
+    arm = "ab.candidate=['+env.PLANTED_ARM_TOKEN=planted-of-an-arm']"
+    process = begin(small(tmp_path, checkpoint, *overrides(step_ms=4.0), *short, arm), tmp_path, **ENVIRONMENT)
+    run = finish(process, tmp_path, 800.0)
+    assert run.code in (0, 1), run.err
+    (decision,) = (tmp_path / "out/ab/decisions").glob("*/attempt-1")
+    assert json.loads((decision / "decision.json").read_text())["overrides"] == ["+env.PLANTED_ARM_TOKEN=***"]
+    for name in ("server-baseline.log", "server-candidate.log"):
+        assert "***" in (decision / name).read_text()
+    assert_clean(run)
+
+
 def test_the_very_same_run_is_unmasked_where_nothing_was_planted(run_py: Callable[..., Run], tmp_path: Path) -> None:
     """Or the tests above would pass on an engine that leaks nothing."""
     os.environ["PLANTED"] = "planted-under-no-secret-name"
