@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+AXES = ("cells", "sweep")
+"""Where a preset says what its cells are. The first of them keeps it; in each of a thousand it would be a thousand."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Composed:
@@ -45,7 +48,10 @@ def expand(config: DictConfig) -> list[DictConfig]:
     if not listed:
         return [config]
     job = HydraConfig.get()
-    return [composed(str(job.job.config_name), without(job.overrides.task, cell), cell) for cell in listed]
+    name, given = str(job.job.config_name), job.overrides.task
+    first, *others = listed
+    cells = [composed(name, without(given, cell), cell, dropped=AXES) for cell in others]
+    return [composed(name, without(given, first), first), *cells]
 
 
 def override_lists(config: DictConfig) -> list[Sequence[str]]:

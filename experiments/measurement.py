@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from experiments import activation, ruler, workloads
 from experiments.clients import bench_serving
 from experiments.clients.bench_serving import BenchClient
-from experiments.engines.registry import engine_of
 from experiments.findings import Findings, Load, derive, flags
 from experiments.gpu import gpus
 from experiments.limits import within
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from experiments.engines.interface import EngineClient
     from experiments.limits import Phase
     from experiments.machine import Cores
     from experiments.progress import Stages
@@ -39,7 +37,7 @@ if TYPE_CHECKING:
     from experiments.spec import CellSpec
     from experiments.workloads import Data
     from gates.change import Change
-    from gates.evidence import CellEvidence, Missing, TaskAnswers
+    from gates.evidence import CellEvidence, GateResult, Missing, TaskAnswers
     from gates.golden import Reference
 
 
@@ -89,11 +87,12 @@ def measure_cell(
                     task=answers,
                     dataset=data.dataset,
                     golden=golden,
-                    baseline_client=still_there(baseline),
                 )
             if any(result.status == "not_run" for result in results):
                 server.blame()
         stages.enter("stop")
+    if baseline and gates.waits_for_baseline(results, evidence):
+        results = score_by_baseline(results, spec, baseline, evidence, attempt, cores, stages)
     own = Ruler(
         harness=ruler.harness(),
         dataset=data.dataset_sha256,
@@ -114,11 +113,24 @@ def measure_cell(
     )
 
 
-def still_there(baseline: Baseline | None) -> EngineClient | None:
-    """A baseline that was not launched for its cell can still be asked."""
-    if baseline is None or baseline.spec.engine.url is None:
-        return None
-    return engine_of(baseline.spec).client(baseline.spec, baseline.spec.engine.url)
+def score_by_baseline(
+    results: tuple[GateResult, ...],
+    spec: CellSpec,
+    baseline: Baseline,
+    evidence: CellEvidence,
+    attempt: Path,
+    cores: Cores,
+    stages: Stages,
+) -> tuple[GateResult, ...]:
+    """What only the baseline's server can say: launched once more, for two might not fit; an attached one is there.
+
+    Raises CellError.
+    """
+    stages.enter("baseline")
+    with running(baseline.spec, log=attempt / "baseline.log", cores=cores.server) as server:
+        server.wait_ready(baseline.spec.engine.ready_timeout_s)
+        with server.blamed(), within("gates", spec.gate.timeout_s):
+            return gates.scored(results, spec, baseline.change, baseline.evidence, evidence, server.client)
 
 
 def run_load(

@@ -34,6 +34,9 @@ LABELLED = ("speculation.", "env.", "engine.flags.")
 LIMITS = ("engine.host", *limits.KEYS.values())
 """They decide whether there is a result, or who else may have one, and not which."""
 
+ASSUMED = ("engine.gpu",)
+"""What the audit takes for granted; the hardware itself is an input of its own."""
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -103,7 +106,7 @@ def label(speculation: SpeculationSpec) -> str:
 
 def identity(spec: CellSpec, inputs: Inputs) -> str:
     """Hash of all that a valid record of this cell depends on; equal on any machine of the same hardware class."""
-    values = {key: value for key, value in flat(spec).items() if key not in (*PATHS, *LIMITS)}
+    values = {key: value for key, value in flat(spec).items() if key not in (*PATHS, *LIMITS, *ASSUMED)}
     text = json.dumps([values, asdict(inputs)], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

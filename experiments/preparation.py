@@ -111,8 +111,8 @@ def with_data(cell: plan.Cell, study: StudySpec, golden: Reference | Missing) ->
 def check_programs(cell: CellSpec, study: StudySpec) -> None:
     """Raises ConfigError where client or server cannot be started here; a dry run starts neither."""
     if not study.dry_run:
-        check_installed()
         engine_of(cell).check_installed(cell)
+        check_installed()
 
 
 def artifact(path: str | None) -> str | None:

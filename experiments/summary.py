@@ -113,6 +113,7 @@ def show_decisions(records: Sequence[dict[str, Any]], console: Console) -> None:
         line = ledger.entry(record, "")
         ratios = [ledger.percent(line[figure]) for figure in ledger.FIGURES]
         verdict = line["verdict"] or line["status"]
+        ratios[-1] += " simulated" * (line["accept_source"] == "simulated")
         blocks = str(line["blocks"] or "-")
         table.add_row(line["name"], line["baseline"], line["class"], *ratios, blocks, verdict, line["rule"])
     console.print(table)

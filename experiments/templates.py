@@ -14,6 +14,7 @@ from hydra import compose
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import open_dict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,21 +23,25 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 
-def composed(name: str, before: Sequence[str], after: Sequence[str]) -> DictConfig:
+def composed(name: str, before: Sequence[str], after: Sequence[str], dropped: Sequence[str] = ()) -> DictConfig:
     """As Hydra composes `name` with the overrides `before` and then `after`; those before are composed once.
 
-    To be called inside a job. Raises HydraException.
+    The keys `dropped` are left out. To be called inside a job. Raises HydraException.
     """
     values = [one for one in map(parsed, after) if not needs_hydra(one)]
     groups = [text for text in after if needs_hydra(parsed(text))]
-    config = copy.deepcopy(template(name, (*before, *groups)))
+    config = copy.deepcopy(template(name, (*before, *groups), tuple(dropped)))
     ConfigLoaderImpl._apply_overrides_to_config(values, config)  # noqa: SLF001 - Hydra is pinned, and this is its meaning
     return config
 
 
 @lru_cache(maxsize=64)
-def template(name: str, overrides: tuple[str, ...]) -> DictConfig:
-    return compose(name, [*overrides])
+def template(name: str, overrides: tuple[str, ...], dropped: tuple[str, ...] = ()) -> DictConfig:
+    config = compose(name, [*overrides])
+    with open_dict(config):
+        for key in dropped:
+            del config[key]
+    return config
 
 
 @cache

@@ -10,11 +10,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gates import arm, attached, check, lossless
+from gates.applicability import REQUIRED
 from gates.evidence import CellEvidence, GateResult, Missing
 from gates.golden import Reference
-from gates.judge import NOT_FORCED, judge_all, needs_of, switched_off
+from gates.judge import NOT_FORCED, comparisons, judge, judge_all, needs_of, switched_off
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from experiments.engines.interface import EngineClient
@@ -65,6 +67,27 @@ def apply(
     forced = forced_tokens(theirs.probe, baseline_client) if needs["lossless"].required else NOT_FORCED
     gates = judge_all(spec, change, arm.stored(baseline or CellEvidence()), theirs, needs, forced)
     return gates, theirs.evidence()
+
+
+def waits_for_baseline(results: Sequence[GateResult], own: CellEvidence) -> bool:
+    """The lossless gate is required, and has all that it needs but a server of the baseline."""
+    lacking = [gate for gate in results if gate.name == lossless.NAME and gate.required and gate.status == "not_run"]
+    return bool(lacking) and own.probe is not None
+
+
+def scored(
+    results: Sequence[GateResult],
+    spec: CellSpec,
+    change: Change,
+    baseline: CellEvidence,
+    own: CellEvidence,
+    baseline_client: EngineClient,
+) -> tuple[GateResult, ...]:
+    """`results`, with the lossless gate judged on a server of the baseline that was not there before."""
+    ours, theirs = arm.stored(baseline), arm.stored(own)
+    forced = forced_tokens(theirs.probe, baseline_client)
+    judged = judge(lossless.NAME, REQUIRED, *comparisons(spec, change, ours, theirs, forced)[lossless.NAME])
+    return tuple(judged if gate.name == lossless.NAME else gate for gate in results)
 
 
 def forced_tokens(

@@ -44,7 +44,7 @@ class CellSweeper(BasicSweeper):
         parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
         axes = parser.parse_overrides([*(f"{key}={value}" for key, value in self.params.items()), *arguments])
         (jobs,) = self.split_arguments(axes, None)
-        HydraConfig.instance().set_config(self._given)
+        HydraConfig.instance().set_config(self._given)  # Hydra wants its own types there
         hydra: Any = HydraConfig.get()
         common = sum(1 for _ in takewhile(lambda values: len({*values}) == 1, zip(*jobs, strict=True)))
         for job in jobs:

@@ -47,7 +47,9 @@ def audit(launch: Launch) -> tuple[Finding, ...]:
 
 def installation(launch: Launch) -> Iterator[Finding]:
     if launch.installed is None:
-        reason = "no SGLang is installed where the command would start it: no flag and no variable could be looked up"
+        reason = (
+            "no SGLang that can be read is where the command would start it: flags and variables were not looked up"
+        )
         remedy = "pip install sglang in the environment of engine.command"
         yield Finding("sglang-missing", "error", "engine.command", reason, "the command's interpreter", remedy)
     elif launch.installed.version != TESTED:

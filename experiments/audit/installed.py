@@ -17,15 +17,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.audit import declarations
+from experiments.audit import declared_flags, declared_variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from experiments.audit.declarations import Flag, Variable
+    from experiments.audit.declared_flags import Flag
+    from experiments.audit.declared_variables import Variable
 
 TESTED = "0.5.23"
 PACKAGE = "sglang"
+ALWAYS = "--model-path"
+"""Whoever does not find this flag has not found the flags."""
 ARGUMENTS = ("srt/server_args.py", "srt/arg_groups/**/*.py")
 """Where the server's flags are declared and resolved."""
 ENVIRONMENT = "srt/environ.py"
@@ -68,9 +71,10 @@ class Installed:
 
 
 def installed(command: Sequence[str] = ()) -> Installed | None:
-    """What `command` would start; None where there is no SGLang."""
+    """What `command` would start; None where there is no SGLang, or one whose flags are not where they used to be."""
     location = locate(command)
-    return read(location, version(location)) if location else None
+    found = read(location, version(location)) if location else None
+    return found if found and ALWAYS in found.flags else None
 
 
 def locate(command: Sequence[str]) -> Path | None:
@@ -109,14 +113,14 @@ def version(location: Path) -> str:
 def read(location: Path, version: str) -> Installed:
     """Once per place and version: under a second, most of it for the names of variables."""
     sources = {str(path): path.read_text() for pattern in ARGUMENTS for path in sorted(location.glob(pattern))}
-    declared = [*declarations.variables((location / ENVIRONMENT).read_text())]
+    declared = [*declared_variables.variables((location / ENVIRONMENT).read_text())]
     names = frozenset(name for path, quoted in _files(location) for name in _mentioned(path, quoted=quoted))
     return Installed(
         version=version,
-        flags={name: flag for flag in declarations.flags(sources) for name in flag.spellings},
+        flags={name: flag for flag in declared_flags.flags(sources) for name in flag.spellings},
         variables={one.name: one for one in declared},
         mentioned=names - {one.name for one in declared},
-        overrides=declarations.overrides(sources),
+        overrides=declared_variables.overrides(sources),
     )
 
 
@@ -127,4 +131,4 @@ def _files(location: Path) -> Iterator[tuple[Path, bool]]:
 
 
 def _mentioned(path: Path, *, quoted: bool) -> set[str]:
-    return declarations.mentioned(path.read_bytes(), quoted=quoted)
+    return declared_variables.mentioned(path.read_bytes(), quoted=quoted)

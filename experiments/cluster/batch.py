@@ -72,7 +72,7 @@ class Batch:
         """Raises ConfigError for what no file may hold: jobs would read something else than was asked for."""
         self.directory.mkdir(parents=True)
         write_json(self.directory / FILE, asdict(self))
-        if Batch.read(self.directory) != self:
+        if json.loads((self.directory / FILE).read_text()) != json.loads(json.dumps(asdict(self))):
             shutil.rmtree(self.directory)
             raise ConfigError("launcher", UNWRITTEN)
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from experiments.cluster.batch import Try
     from experiments.errors import FailureClass, Interrupted
     from experiments.plan import Cell
 
@@ -45,7 +46,7 @@ def interrupted(directory: Path, names: Sequence[str], interrupt: Interrupted) -
     class_ = cause(told)
     for name in names:
         last = batch.last(name)
-        if last and (last[1]["failure"] or {}).get("class") == "interrupted":
+        if last and class_of(last) == "interrupted":
             amend(*last, class_, f"{interrupt} to job {job}: {MEANING[class_]}")
     print(f"stopped by {interrupt}: {MEANING[class_]}", file=sys.stderr)
     if told.get("JobState") == "RUNNING" and any(not batch.settled(name) for name in names):
@@ -98,23 +99,35 @@ def refuse(batch: Batch, cell: Cell, class_: FailureClass, message: str) -> None
 
 def settle(batch: Batch, job: queue.Job, names: Sequence[str]) -> None:
     """These cells of a job that is over: each has a record of what happened. Raises StorageError."""
-    ended: FailureClass = CLASSES.get(job.state, "unfinished")
+    known = CLASSES.get(job.state)
     for name in names:
         last = batch.last(name)
-        class_ = (last[1]["failure"] or {}).get("class") if last else None
+        class_ = class_of(last)
         if last is None:
-            refuse(batch, batch.cell(name), ended, f"{job.told()}: it never came to this cell")
-        elif class_ in ("preempted", "time_limit") and ended == "cancelled":
-            refuse(batch, batch.cell(name), ended, f"{job.told()}: it never came back to this cell")
-        elif class_ in ("unfinished", "interrupted", "cancelled") and ended != class_:
-            known = ended if ended != "unfinished" else class_
-            amend(*last, known, f"{MEANING[known]}; {job.told()}")
+            refuse(
+                batch, batch.cell(name), known or stopped_by(batch, job), f"{job.told()}: it never came to this cell"
+            )
+        elif class_ in ("preempted", "time_limit") and known == "cancelled":
+            refuse(batch, batch.cell(name), known, f"{job.told()}: it never came back to this cell")
+        elif class_ in ("unfinished", "interrupted") or (class_ == "cancelled" and known not in (None, class_)):
+            amend(*last, known or class_, f"{MEANING[known or class_]}; {job.told()}")
+
+
+def stopped_by(batch: Batch, job: queue.Job) -> FailureClass:
+    """What ended a job that ended by itself: what its last cell's record says."""
+    said = [class_of(batch.last(name)) for name in job.cells]
+    return "time_limit" if "time_limit" in said else "unfinished"
+
+
+def class_of(last: Try | None) -> FailureClass | None:
+    failure: dict[str, FailureClass] = (last[1]["failure"] or {}) if last else {}
+    return failure.get("class")
 
 
 def is_told(batch: Batch, job: queue.Job, names: Sequence[str]) -> bool:
     """Their records say what Slurm says of the job."""
-    last = [batch.last(name) for name in names]
-    return all(one and one[1]["failure"] and one[1]["failure"]["class"] == CLASSES.get(job.state) for one in last)
+    known = CLASSES.get(job.state)
+    return known is not None and all(class_of(batch.last(name)) == known for name in names)
 
 
 def amend(attempt: Path, record: dict[str, Any], class_: FailureClass, message: str) -> None:

@@ -25,6 +25,7 @@ Role = Literal["all", "first", "others"]
 
 def work(directory: str, names: Sequence[str], role: Role) -> None:
     """The cells of the batch in `directory`, on this node. Ends the process with their exit code."""
+    terminal.guard()
     signal.signal(signal.SIGUSR2, lambda *_: signal.raise_signal(signal.SIGTERM))  # submitit's own word for it
     signal.signal(signal.SIGCONT, signal.SIG_DFL)
     terminal.guard()  # what is said here goes into a file of submitit's

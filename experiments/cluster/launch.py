@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from experiments import preview, search, summary
+from experiments.audit import report
 from experiments.cluster import collector, queue
 from experiments.cluster.batch import Batch
 from experiments.cluster.collector import Collector, outcome
@@ -43,6 +44,7 @@ def main(configs: Sequence[DictConfig]) -> int:
                 return preview.dry_run(plans)
             if any(plan.study.preflight for plan in plans):
                 return preview.preflight(plans)
+            report.announce(plans)
             check(configs, plans)
             collectors = begin(plans, held)
         except ConfigError as error:

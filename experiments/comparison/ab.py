@@ -22,7 +22,7 @@ from experiments.comparison.floors import floor, remark
 from experiments.comparison.load import block_harness
 from experiments.comparison.requests import digest, requests
 from experiments.comparison.timing import Rules
-from experiments.findings import FOREIGN_LOAD
+from experiments.findings import FOREIGN_LOAD, accept_source
 from experiments.gpu import gpus
 from experiments.lock import measurement_lock
 from experiments.machine import LoadMeter, load_average
@@ -157,6 +157,7 @@ def conclusion(
         "criterion": figure,
         "comparison": compared.to_json(),
         "figures": figures.by_arm(timed.pairs),
+        "accept_source": accept_source(question.candidate.cell.spec),
         "effect": source(result),
         "floor": known.to_json(),
         "blocks": ran(timed, arms, bench.settings),

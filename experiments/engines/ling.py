@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from experiments import speculation
 from experiments.child import child_env
 from experiments.command import Command
-from experiments.engines import ling_activation
+from experiments.engines import ling_activation, simulation
 from experiments.engines.command_line import argv
 from experiments.engines.interface import Engine
 from experiments.errors import ConfigError
@@ -38,6 +38,10 @@ class Ling(Engine):
         for key in ("num_threads", "max_running_requests", "random_seed"):
             if getattr(cell.engine, key) is None:
                 raise ConfigError(f"engine.{key}", "null leaves it open; engine=ling needs a number")
+        if simulation.LENGTH in cell.env:
+            raise ConfigError(
+                f"env.{simulation.LENGTH}", "ling_runtime simulates no acceptance; allowed with engine=sglang"
+            )
         path = Path(cell.model.path)
         try:
             config = ModelConfig.from_pretrained(path)

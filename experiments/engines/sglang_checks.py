@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments.engines.sglang_flags import RAGGED, flags
-from experiments.engines.simulation import simulated_accept
+from experiments.engines.simulation import check_inherited, simulated_accept
 from experiments.errors import ConfigError
 from experiments.speculation import HUB_ID
 
@@ -97,6 +97,7 @@ def check_context(cell: CellSpec) -> None:
 
 def check_simulation(cell: CellSpec) -> None:
     """Raises ConfigError for what simulated acceptance would make a lie: its tokens are not the target's."""
+    check_inherited(cell)
     if simulated_accept(cell) is None:
         return
     if cell.speculation.algorithm == "none":

@@ -6,6 +6,7 @@ looks for. What this program adds is that nothing measured under them can pass f
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from experiments.errors import ConfigError
@@ -17,11 +18,22 @@ LENGTH = "SGLANG_SIMULATE_ACC_LEN"
 """Accept length, bonus included; what is not above 0 switches it off."""
 METHOD = "SGLANG_SIMULATE_ACC_METHOD"
 TOKENS = "SGLANG_SIMULATE_ACC_TOKEN_MODE"
+FORMER = tuple(name.replace("SGLANG_", "SGL_") for name in (LENGTH, METHOD, TOKENS))
 ALLOWED = {METHOD: ("match-expected", "multinomial"), TOKENS: ("fixed", "real-draft-token")}
+
+
+def check_inherited(cell: CellSpec) -> None:
+    """Raises ConfigError for a shell that would make the server simulate without the cell knowing."""
+    for name in (LENGTH, FORMER[0]):
+        if name in os.environ and name not in cell.env:
+            why = "set in the shell that runs this program, and the server would inherit it"
+            raise ConfigError(f"env.{name}", f"{why}; unset it, or make it the cell's: +env.{LENGTH}=...")
 
 
 def simulated_accept(cell: CellSpec) -> float | None:
     """The accept length that the cell forces; None where it is left to the drafts. Raises ConfigError."""
+    for name in (name for name in FORMER if name in cell.env):
+        raise ConfigError(f"env.{name}", f"a former name, which SGLang still reads; write SGLANG_{name[4:]}")
     given = cell.env.get(LENGTH)
     if given is None:
         if lone := next((name for name in ALLOWED if name in cell.env), None):

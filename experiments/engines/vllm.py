@@ -81,6 +81,14 @@ class Vllm(Engine):
         tokenizer = Path(cell.model.tokenizer_path or path)
         if not (tokenizer / "tokenizer.json").is_file():
             raise ConfigError("model.tokenizer_path", f"{tokenizer} holds no tokenizer.json")
+        draft = cell.speculation.draft_path
+        if draft and not (Path(draft) / "config.json").is_file():
+            raise ConfigError("speculation.draft_path", f"{draft} holds no config.json; expected a draft's directory")
+        known = json.loads((path / "config.json").read_text()).get("max_position_embeddings")
+        context = cell.engine.context_length or known
+        wanted = (cell.workload.input_len or 0) + cell.workload.output_len
+        if context and wanted > context:
+            raise ConfigError("workload", f"input_len + output_len = {wanted} exceeds the context of {context} tokens")
         for name in (*cell.engine.flags, *(part.lstrip("-") for part in cell.engine.extra_args)):
             if CACHING.match(name):
                 why = "is off, and stays so: vLLM empties its prefix cache only in development mode"

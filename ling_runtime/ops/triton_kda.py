@@ -1,11 +1,10 @@
-"""The KDA window in Triton: one kernel from projected rows to the recurrence's output, one for the output projection.
+"""The KDA window in Triton: rows made ready, the recurrence walked row by row, the output projection.
 
 Every row is reached by the same sequence of single steps, so its bits are the same in every window, and a state stored
 between two steps changes nothing: a captured step keeps, beside the state at the last chunk boundary, the one where
 its last window began (`lead`), and walks again only the rows that were accepted since. The surprise is that few rows
 are better walked than solved: a step is a reduction inside one warp, while the chunk form's small products and
-triangular solve cost a barrier each. Every program makes its head's rows ready for itself, which is cheaper than a
-kernel before it.
+triangular solve cost a barrier each.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from ling_runtime.config import TILE
 from ling_runtime.ops.kda import KdaStaged, kda_window
 from ling_runtime.ops.registry import variant
 from ling_runtime.ops.triton_kda_out import normed_linear
+from ling_runtime.ops.triton_kda_rows import before, convolved, normed, ready, sigmoid, stage, taps
 from ling_runtime.ops.triton_launch import enter, launch, leave
 
 if TYPE_CHECKING:
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 VALUE_TILE = 8
 """Columns of the state per program, which is one warp."""
-TOGETHER = 8
-"""New rows that are made ready at a time."""
 LONGEST = 64
 """Rows up to which a window comes here; longer ones (prefill), and windows of unequal rows, take the reference."""
+ALONE = 2
+"""Rows up to which the walk makes them ready itself: fewer cost less so than a kernel before it."""
 TAPS = 4
 """The width of the convolution whose window a program keeps in registers."""
 
@@ -59,12 +59,18 @@ def kda_window_triton(
     starts, value_tile = window.start_index, min(value_tile, width)
     gated = projected.new_empty(projected.shape[0], heads * width)
     squares = torch.empty(projected.shape[0], heads, width // value_tile, dtype=torch.float32, device=projected.device)
+    alone = window.rows <= ALONE
+    if not alone:
+        ready[(window.rows, heads, window.batch)](
+            projected, weights.conv, weights.gate_scale, weights.gate_bias, state.conv, index, starts, staged.conv,
+            staged.grid, window.rows, window.chunks, weights.lower_bound, heads, width, TILE,
+            **launch(), num_warps=1, enable_fp_fusion=False,
+        )  # fmt: skip
     _walk[(width // value_tile, heads, window.batch)](
         projected, weights.conv, weights.gate_scale, weights.gate_bias, weights.o_norm, state.conv, state.ring,
         state.state, lead, walked, index, starts, staged.conv, staged.grid, staged.states, gated, squares, window.rows,
         window.chunks, window.closed_chunks, weights.lower_bound, heads, width, value_tile, TILE,
-        min(TOGETHER, triton.next_power_of_2(window.rows)), state.lead is not None, **launch(), num_warps=1,
-        enable_fp_fusion=False,
+        state.lead is not None, alone, **launch(), num_warps=1, enable_fp_fusion=False,
     )  # fmt: skip
     return normed_linear(gated, squares, weights, window.real_rows), staged
 
@@ -78,60 +84,20 @@ def _staging(projected: Tensor, window: Window, state: KdaState) -> KdaStaged:
 
 
 @triton.jit
-def _sigmoid(x):
-    return 1.0 / (1.0 + tl.exp(-x))
-
-
-@triton.jit
-def _taps(conv, column):
-    at = conv + column * 4
-    return tl.load(at), tl.load(at + 1), tl.load(at + 2), tl.load(at + 3)
-
-
-@triton.jit
-def _before(pool, column, C: tl.constexpr):
-    """The three committed rows before the window."""
-    return tl.load(pool + column), tl.load(pool + C + column), tl.load(pool + 2 * C + column)
-
-
-@triton.jit
-def _stage(staged, column, first, second, third, C: tl.constexpr):
-    tl.store(staged + column, first)
-    tl.store(staged + C + column, second)
-    tl.store(staged + 2 * C + column, third)
-
-
-@triton.jit
-def _convolved(projected, pool, place, live, column, taps, P: tl.constexpr, C: tl.constexpr):
-    """(silu of the depthwise convolution of rows `place` [T] at channels `column`, the rows themselves).
-
-    Rounded as activations are; silu by division, which no compiler fuses with what follows, so that a row in registers
-    has the bits of one that came back from memory.
-    """
-    total = tl.zeros((place.shape[0], column.shape[0]), tl.float32)
-    for tap in tl.static_range(4):
-        source = place[:, None] - 3 + tap
-        new = tl.load(projected + source * P + column[None, :], mask=live[:, None] & (source >= 0), other=0.0)
-        old = tl.load(pool + (source + 3) * C + column[None, :], mask=live[:, None] & (source < 0), other=0.0)
-        value = tl.where(source < 0, old, new)
-        total += value.to(tl.float32) * taps[tap][None, :]
-    return (total / (1.0 + tl.exp(-total))).to(value.dtype).to(tl.float32), value
-
-
-@triton.jit
 def _row(row, channel, mine, d: tl.constexpr):
-    """k, g, v tile and beta of one committed row."""
+    """k, g, v tile, beta and q of one row that is ready."""
     return (
         tl.load(row + d + channel),
         tl.load(row + 3 * d + channel),
         tl.load(row + 2 * d + mine),
         tl.load(row + 4 * d),
+        tl.load(row + channel),
     )
 
 
 @triton.jit
-def _keep(to, channel, mine, k, g, v, beta, q, tile, d: tl.constexpr):
-    """A committed row into the staged grid, each value tile its own part."""
+def _keep(to, tile, channel, mine, k, g, v, beta, q, d: tl.constexpr):
+    """A row into the staged grid, each value tile its own part."""
     tl.store(to + 2 * d + mine, v)
     if tile == 0:
         tl.store(to + channel, q)
@@ -141,97 +107,129 @@ def _keep(to, channel, mine, k, g, v, beta, q, tile, d: tl.constexpr):
 
 
 @triton.jit
-def _opened(at_row, at, live, head, of_head, mine, H: tl.constexpr, d: tl.constexpr):
-    """f, the gate of the value tile and beta of rows, before their sigmoids."""
-    f = tl.load(at_row + 3 * H * d + of_head[None, :], mask=live[:, None], other=0.0)
-    z = tl.load(at_row + 4 * H * d + (head * d + mine)[None, :], mask=live[:, None], other=0.0)
-    b = tl.load(at + 5 * H * d + head, mask=live, other=0.0)
-    return f.to(tl.float32), z.to(tl.float32), b.to(tl.float32)
+def _new(row, of_head, mine, head, H: tl.constexpr, d: tl.constexpr):
+    """q, k, v tile, f, beta and the gate of the tile of one projected row, as they are."""
+    return (
+        tl.load(row + of_head),
+        tl.load(row + H * d + of_head),
+        tl.load(row + 2 * H * d + head * d + mine),
+        tl.load(row + 3 * H * d + of_head),
+        tl.load(row + 5 * H * d + head),
+        tl.load(row + 4 * H * d + head * d + mine),
+    )
 
 
 @triton.jit
-def _pick(rows, place, i: tl.constexpr):
-    """Row i of a tile, which every thread has in its registers."""
-    return tl.sum(tl.where(place[:, None] == i, rows, 0.0), axis=0)
-
-
-@triton.jit
-def _stepped(state, k, decay, v, beta):
-    """(the decayed state, the update): what both loops do with a row, fused nowhere so that both do the same."""
-    state *= decay[None, :]
+def _stepped(state, k, g, v, beta):
+    """(the decayed state, the update)."""
+    state *= tl.exp(g)[None, :]
     return state, (v - tl.sum(state * k[None, :], axis=1)) * beta
 
 
 @triton.jit
-def _add(state, update, k):
+def _added(state, update, k):
     return tl.fma(update[:, None] + tl.zeros_like(state), k[None, :] + tl.zeros_like(state), state)
 
 
 @triton.jit
-def _walked(
+def _committed(
     state, ring, grid, first, end, tile, channel, mine, STEP: tl.constexpr, d: tl.constexpr, TM: tl.constexpr,
     KEEP: tl.constexpr,
 ):  # fmt: skip
     """The state after committed rows `first` to `end`, each loaded two ahead of the one that is worked on."""
-    k, g, v, beta = _row(ring + first * STEP, channel, mine, d)
-    k1, g1, v1, beta1 = _row(ring + tl.minimum(first + 1, TM - 1) * STEP, channel, mine, d)
+    k, g, v, beta, q = _row(ring + first * STEP, channel, mine, d)
+    k1, g1, v1, beta1, q1 = _row(ring + tl.minimum(first + 1, TM - 1) * STEP, channel, mine, d)
     for place in range(first, end):
-        k2, g2, v2, beta2 = _row(ring + tl.minimum(place + 2, TM - 1) * STEP, channel, mine, d)
+        k2, g2, v2, beta2, q2 = _row(ring + tl.minimum(place + 2, TM - 1) * STEP, channel, mine, d)
         if KEEP:
-            _keep(grid + place * STEP, channel, mine, k, g, v, beta, tl.load(ring + place * STEP + channel), tile, d)
-        state, update = _stepped(state, k, tl.exp(g), v, beta)
-        state = _add(state, update, k)
-        k, g, v, beta = k1, g1, v1, beta1
-        k1, g1, v1, beta1 = k2, g2, v2, beta2
+            _keep(grid + place * STEP, tile, channel, mine, k, g, v, beta, q, d)
+        state, update = _stepped(state, k, g, v, beta)
+        state = _added(state, update, k)
+        k, g, v, beta, q = k1, g1, v1, beta1, q1
+        k1, g1, v1, beta1, q1 = k2, g2, v2, beta2, q2
     return state
 
 
 @triton.jit
-def _advanced(
-    state, qs, ks, vs, decays, betas, count, place, to_states, H: tl.constexpr, d: tl.constexpr, BV: tl.constexpr,
-    TM: tl.constexpr, TP: tl.constexpr,
+def _read(
+    state, k, g, v, beta, q, z, weight, out, squares, place, to_states, channel, value, H: tl.constexpr,
+    d: tl.constexpr, TM: tl.constexpr,
 ):  # fmt: skip
-    """(the state after the first `count` of TP rows, their outputs [TP, BV]); states at ends of chunks are staged.
+    """The state after a new row; its gated output and its part of the norm are stored, and the end of a chunk.
 
     Both readings are of the decayed state: o = S'^T q = (decayed S)^T q + (k . q) u, so a step waits for one reduction.
     """
-    some, channel, value = tl.arange(0, TP), tl.arange(0, d), tl.arange(0, BV)
-    outs = tl.zeros((TP, BV), tl.float32)
-    for i in tl.static_range(TP):
-        if i < count:
-            q, k, v = _pick(qs, some, i), _pick(ks, some, i), _pick(vs, some, i)
-            beta = tl.sum(tl.where(some == i, betas, 0.0))
-            state, update = _stepped(state, k, _pick(decays, some, i), v, beta)
-            o = tl.sum(state * q[None, :], axis=1) + tl.sum(k * q) * update
-            state = _add(state, update, k)
-            outs = tl.where(some[:, None] == i, o[None, :], outs)
-            closing = place + i + 1
-            if closing % TM == 0:
-                tl.store(to_states + closing // TM * (H * d * d) + channel[None, :] * d + value[:, None], state)
-    return state, outs
+    state, update = _stepped(state, k, g, v, beta)
+    o = tl.sum(state * q[None, :], axis=1) + tl.sum(k * q) * update
+    state = _added(state, update, k)
+    tl.store(out + value, (o * weight * sigmoid(z.to(tl.float32))).to(out.dtype.element_ty))
+    tl.store(squares, tl.sum(o * o))
+    if (place + 1) % TM == 0:
+        tl.store(to_states + (place + 1) // TM * (H * d * d) + channel[None, :] * d + value[:, None], state)
+    return state
+
+
+@triton.jit
+def _walk_alone(
+    state, projected, taps_q, taps_k, taps_v, scale_f, bias_f, scale_b, bias_b, before_q, before_k, before_v, fresh,
+    staged, grid, out, squares, to_states, weight, T, offset, tile, head, bound, H: tl.constexpr, d: tl.constexpr,
+    BV: tl.constexpr, TM: tl.constexpr,
+):  # fmt: skip
+    """New rows made ready here, by every value tile for itself; `fresh` is the first."""
+    C: tl.constexpr = 3 * H * d
+    P: tl.constexpr = 5 * H * d + H
+    channel, value = tl.arange(0, d), tl.arange(0, BV)
+    mine = tile * BV + value
+    of_head, of_value = head * d + channel, 2 * H * d + head * d + mine
+    a0, a1, a2 = before_q[0], before_q[1], before_q[2]
+    b0, b1, b2 = before_k[0], before_k[1], before_k[2]
+    c0, c1, c2 = before_v[0], before_v[1], before_v[2]
+    stage(staged, of_value, c0, c1, c2, C)
+    if tile == 0:
+        stage(staged, of_head, a0, a1, a2, C)
+        stage(staged, H * d + of_head, b0, b1, b2, C)
+    next_q, next_k, next_v, next_f, next_b, next_z = fresh[0], fresh[1], fresh[2], fresh[3], fresh[4], fresh[5]
+    for t in range(T):
+        new_q, new_k, new_v, f, b, z = next_q, next_k, next_v, next_f, next_b, next_z
+        later = projected + tl.minimum(t + 1, T - 1) * P
+        next_q, next_k, next_v, next_f, next_b, next_z = _new(later, of_head, mine, head, H, d)
+        q, k = convolved(a0, a1, a2, new_q, taps_q), convolved(b0, b1, b2, new_k, taps_k)
+        v = convolved(c0, c1, c2, new_v, taps_v)
+        a0, a1, a2 = a1, a2, new_q
+        b0, b1, b2 = b1, b2, new_k
+        c0, c1, c2 = c1, c2, new_v
+        q, k, g, beta = normed(q, k, f, b, scale_f, bias_f, scale_b, bias_b, bound, d)
+        state = _read(
+            state, k, g, v, beta, q, z, weight, out + t * H * d, squares + t * H * (d // BV), offset + t, to_states,
+            channel, value, H, d, TM,
+        )  # fmt: skip
+        to = staged + (3 + t) * C
+        tl.store(to + of_value, new_v)
+        if tile == 0:
+            tl.store(to + of_head, new_q)
+            tl.store(to + H * d + of_head, new_k)
+        _keep(grid + (offset + t) * H * (4 * d + 1), tile, channel, mine, k, g, v, beta, q, d)
+    return state
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "closed"])
 def _walk(
     projected, conv, scale, bias, norm, pool_conv, pool_ring, pool_state, lead, walked, slots, starts, staged_conv,
     staged_grid, staged_states, out, squares, T, chunks, closed, bound, H: tl.constexpr, d: tl.constexpr,
-    BV: tl.constexpr, TM: tl.constexpr, TP: tl.constexpr, LEAD: tl.constexpr, PDL: tl.constexpr,
+    BV: tl.constexpr, TM: tl.constexpr, LEAD: tl.constexpr, ALONE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """The recurrence of one head and a tile of value columns, to the gated rows and their parts of the norm.
-
-    New rows are made ready TP at a time, so that the chain from row to row holds nothing but the state. Loads come
-    before the first store: a store waits for its value, and every load behind it in the program with it.
-    """
+    """The recurrence of one head and a tile of value columns, to the gated rows and their parts of the norm."""
     tile, head, request = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    C: tl.constexpr = 3 * H * d
     P: tl.constexpr = 5 * H * d + H
-    W: tl.constexpr = 4 * d + 1
-    channel, mine = tl.arange(0, d), tile * BV + tl.arange(0, BV)
+    STEP: tl.constexpr = H * (4 * d + 1)
+    channel, value = tl.arange(0, d), tl.arange(0, BV)
+    mine = tile * BV + value
     of_head, of_value = head * d + channel, 2 * H * d + head * d + mine
-    taps_q, taps_k, taps_v = _taps(conv, of_head), _taps(conv, H * d + of_head), _taps(conv, of_value)
-    scale_f, bias_f = tl.load(scale + of_head), tl.load(bias + of_head)
-    scale_b, bias_b = tl.load(scale + 2 * H * d + head), tl.load(bias + 2 * H * d + head)
     weight = tl.load(norm + mine)
+    if ALONE:
+        taps_q, taps_k, taps_v = taps(conv, of_head), taps(conv, H * d + of_head), taps(conv, of_value)
+        scale_f, bias_f = tl.load(scale + of_head), tl.load(bias + of_head)
+        scale_b, bias_b = tl.load(scale + 2 * H * d + head), tl.load(bias + 2 * H * d + head)
     enter(PDL)
     slot, start = tl.load(slots + request), tl.load(starts + request)
     offset = (start % TM).to(tl.int32)
@@ -244,46 +242,36 @@ def _walk(
         state = tl.load(lead + at_lead) if since >= 0 else tl.load(pool_state + at_pool)
     else:
         state = tl.load(pool_state + at_pool)
-    source, staged = pool_conv + slot * (3 * C), staged_conv + request * (T + 3) * C
-    ring, grid = pool_ring + (slot * TM * H + head) * W, staged_grid + (request * chunks * TM * H + head) * W
-    a0, a1, a2 = _before(source, of_head, C)
-    b0, b1, b2 = _before(source, H * d + of_head, C)
-    c0, c1, c2 = _before(source, of_value, C)
-    state = _walked(state, ring, grid, first, offset, tile, channel, mine, H * W, d, TM, not LEAD)
+    ring = pool_ring + slot * (TM * STEP) + head * (4 * d + 1)
+    grid = staged_grid + request * chunks * (TM * STEP) + head * (4 * d + 1)
+    row = projected + request * T * P
+    if ALONE:  # asked for before anything is stored: a store waits for its value, and later loads with it
+        source = pool_conv + slot * (9 * H * d)
+        before_q, before_k = before(source, of_head, 3 * H * d), before(source, H * d + of_head, 3 * H * d)
+        before_v, fresh = before(source, of_value, 3 * H * d), _new(row, of_head, mine, head, H, d)
+    state = _committed(state, ring, grid, first, offset, tile, channel, mine, STEP, d, TM, not LEAD)
     if LEAD:
         tl.store(lead + at_lead, state)
-    row = projected + request * T * P
+    at = request * T * H + head
     to_states = staged_states + request * (closed + 1) * (H * d * d) + head * d * d + tile * BV
-    for block in range(0, T, TP):
-        place = block + tl.arange(0, TP)
-        live = place < T
-        known = live[:, None]
-        qs, raw_q = _convolved(row, source, place, live, of_head, taps_q, P, C)
-        ks, raw_k = _convolved(row, source, place, live, H * d + of_head, taps_k, P, C)
-        vs, raw_v = _convolved(row, source, place, live, of_value, taps_v, P, C)
-        f, z, b = _opened(row + place[:, None] * P, row + place * P, live, head, of_head, mine, H, d)
-        gs, betas = _sigmoid(f * scale_f[None, :] + bias_f[None, :]) * bound, _sigmoid(b * scale_b + bias_b)
-        qs = qs * (tl.rsqrt(tl.sum(qs * qs, axis=1) + 1e-6) * (d**-0.5))[:, None]
-        ks = ks * tl.rsqrt(tl.sum(ks * ks, axis=1) + 1e-6)[:, None]
-        state, outs = _advanced(
-            state, qs, ks, vs, tl.exp(gs), betas, T - block, offset + block, to_states, H, d, BV, TM, TP
-        )
-        gated = (outs * weight[None, :] * _sigmoid(z)).to(out.dtype.element_ty)
-        at = request * T + place
-        tl.store(out + at[:, None] * (H * d) + (head * d + mine)[None, :], gated, mask=known)
-        tl.store(squares + (at * H + head) * (d // BV) + tile, tl.sum(outs * outs, axis=1), mask=live)
-        to, kept = staged + (3 + place[:, None]) * C, grid + (offset + place[:, None]) * (H * W)
-        tl.store(to + of_value[None, :], raw_v, mask=known)
-        tl.store(kept + 2 * d + mine[None, :], vs, mask=known)
-        if tile == 0:
-            tl.store(to + of_head[None, :], raw_q, mask=known)
-            tl.store(to + H * d + of_head[None, :], raw_k, mask=known)
-            tl.store(kept + channel[None, :], qs, mask=known)
-            tl.store(kept + d + channel[None, :], ks, mask=known)
-            tl.store(kept + 3 * d + channel[None, :], gs, mask=known)
-            tl.store(grid + (offset + place) * (H * W) + 4 * d, betas, mask=live)
-    _stage(staged, of_value, c0, c1, c2, C)
-    if tile == 0:
-        _stage(staged, of_head, a0, a1, a2, C)
-        _stage(staged, H * d + of_head, b0, b1, b2, C)
+    outs, parts = out + at * d + tile * BV, squares + at * (d // BV) + tile
+    if ALONE:
+        state = _walk_alone(
+            state, row, taps_q, taps_k, taps_v, scale_f, bias_f, scale_b, bias_b, before_q, before_k, before_v, fresh,
+            staged_conv + request * (T + 3) * (3 * H * d), grid, outs, parts, to_states, weight, T, offset, tile, head,
+            bound, H, d, BV, TM,
+        )  # fmt: skip
+    else:
+        last, gates = offset + T - 1, row + 4 * H * d + head * d + mine
+        k, g, v, beta, q = _row(grid + offset * STEP, channel, mine, d)
+        k1, g1, v1, beta1, q1 = _row(grid + tl.minimum(offset + 1, last) * STEP, channel, mine, d)
+        for t in range(T):
+            k2, g2, v2, beta2, q2 = _row(grid + tl.minimum(offset + t + 2, last) * STEP, channel, mine, d)
+            z = tl.load(gates + t * P)
+            state = _read(
+                state, k, g, v, beta, q, z, weight, outs + t * H * d, parts + t * H * (d // BV), offset + t, to_states,
+                channel, value, H, d, TM,
+            )  # fmt: skip
+            k, g, v, beta, q = k1, g1, v1, beta1, q1
+            k1, g1, v1, beta1, q1 = k2, g2, v2, beta2, q2
     leave(PDL)

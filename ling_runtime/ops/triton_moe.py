@@ -213,7 +213,8 @@ def _expert_out(
                 a = tl.where(chosen[:, None], act[None, :], tl.zeros((TM, BK), down.dtype.element_ty))
                 total = product(a, b, total, PRECISION)
         else:
-            total = row_tile_product(hidden, pairs, chosen, K, weight, column % N, K, BN, BK, TM, PRECISION)
+            zero = tl.zeros((TM, BN), tl.float32)
+            total = row_tile_product(hidden, pairs, chosen, K, weight, column % N, zero, 0, K, BK, PRECISION)
         where = out + pairs[:, None] * N + column[None, :]
         tl.store(where, total.to(out.dtype.element_ty), mask=chosen[:, None] & (column < N)[None, :])
     leave(PDL)

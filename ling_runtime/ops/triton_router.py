@@ -15,7 +15,7 @@ import triton.language as tl
 
 from ling_runtime.config import TILE
 from ling_runtime.ops.registry import variant
-from ling_runtime.ops.triton_launch import ahead, enter, launch, leave
+from ling_runtime.ops.triton_launch import ahead, enter, launch, leave, warm
 from ling_runtime.ops.triton_linear import Tiles
 
 if TYPE_CHECKING:
@@ -53,37 +53,29 @@ def route_triton(
 
 
 @triton.jit
-def _gate_tile(gate, column, place, E: tl.constexpr, K: tl.constexpr, EXACT: tl.constexpr):
-    at = gate + column[None, :] * K + place[:, None]
-    if EXACT:
-        return tl.load(at)
-    return tl.load(at, mask=(place < K)[:, None] & (column < E)[None, :], other=0.0)
-
-
-@triton.jit
 def _gate(
     x, gate, parts, rows, E: tl.constexpr, K: tl.constexpr, SHARE: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     TM: tl.constexpr, PRECISION: tl.constexpr, then, THEN_N, THEN_K: tl.constexpr, LATER: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    """parts[split] [R, E] = x @ gate^T over this split's share of K; the weights lie in registers before the wait."""
+    """parts[split] [R, E] = x @ gate^T over this split's share of K."""
     row = tl.program_id(2) * TM + tl.arange(0, TM)
     column = tl.program_id(0) * BN + tl.arange(0, BN)
     split = tl.program_id(1)
-    EXACT: tl.constexpr = K % SHARE == 0 and E % BN == 0
-    place = split * SHARE + tl.arange(0, BK)
-    held = (_gate_tile(gate, column, place, E, K, EXACT),)
-    for block in tl.static_range(1, SHARE // BK):
-        held = held + (_gate_tile(gate, column, place + block * BK, E, K, EXACT),)  # noqa: RUF005 - as Triton has it
+    warm(gate + split * SHARE, column % E, K, SHARE, BN, PDL)
     enter(PDL)
-    rows_of, known = x + row[:, None] * K + place[None, :], (row < rows)[:, None]
-    inputs = (tl.load(rows_of, mask=known & (place < K)[None, :], other=0.0),)
-    for block in tl.static_range(1, SHARE // BK):
-        inside = known & (place + block * BK < K)[None, :]
-        inputs = inputs + (tl.load(rows_of + block * BK, mask=inside, other=0.0),)  # noqa: RUF005
     total = tl.zeros((TM, BN), tl.float32)
-    for block in tl.static_range(SHARE // BK):
-        total = tl.dot(inputs[block].to(tl.float32), held[block], total, input_precision=PRECISION)
+    for k in range(0, SHARE, BK):
+        place = split * SHARE + k + tl.arange(0, BK)
+        inside = place < K
+        known = (row < rows)[:, None] & inside[None, :]
+        a = tl.load(x + row[:, None] * K + place[None, :], mask=known, other=0.0)
+        at = gate + column[None, :] * K + place[:, None]
+        if K % SHARE == 0 and E % BN == 0:
+            b = tl.load(at)
+        else:
+            b = tl.load(at, mask=inside[:, None] & (column < E)[None, :], other=0.0)
+        total = tl.dot(a.to(tl.float32), b, total, input_precision=PRECISION)
     part = split * tl.num_programs(0) + tl.program_id(0)
     ahead(then, part, tl.num_programs(0) * tl.num_programs(1), THEN_N, THEN_K, LATER, PDL)
     known = (row < rows)[:, None] & (column < E)[None, :]

@@ -85,6 +85,11 @@ def test_a_directory_that_is_half_a_model(cell: CellSpec, tmp_path: Path, missin
         checked(changed(cell, "model", path=str(path)))
 
 
+def test_a_runtime_that_simulates_nothing_says_so(cell: CellSpec) -> None:
+    with pytest.raises(ConfigError, match=r"env\.SGLANG_SIMULATE_ACC_LEN: ling_runtime simulates no acceptance"):
+        checked(replace(cell, env={"SGLANG_SIMULATE_ACC_LEN": "2"}))
+
+
 def test_kernels_are_checked_against_the_registry(cell: CellSpec) -> None:
     with pytest.raises(ConfigError, match=r"kernels\.no_such_operator: no such operator; allowed: "):
         checked(replace(cell, kernels={"no_such_operator": "fused"}))

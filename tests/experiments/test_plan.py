@@ -105,6 +105,10 @@ def test_identity_follows_every_input(cell: CellSpec, changed: str) -> None:
     assert identity(cell, INPUTS) != identity(cell, replace(INPUTS, **different))
 
 
+def test_identity_ignores_what_the_audit_is_to_assume(cell: CellSpec) -> None:
+    assert identity(replace(cell, engine=replace(cell.engine, gpu="B200")), INPUTS) == identity(cell, INPUTS)
+
+
 def test_identity_follows_the_spec(cell: CellSpec) -> None:
     assert identity(cell, INPUTS) != identity(replace(cell, speculation=nextn(4)), INPUTS)
     assert identity(cell, INPUTS) != identity(replace(cell, env={"A": "1"}), INPUTS)

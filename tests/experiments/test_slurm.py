@@ -169,7 +169,7 @@ def test_a_time_limit_ends_the_cell_under_way_and_the_job_goes_on(
     submit: Callable[..., subprocess.Popen[str]], slurm: SlurmCluster, tmp_path: Path
 ) -> None:
     """Slurm gives notice up to a minute early, and looks for it twice a minute."""
-    limits = ("launcher.cells_per_job=9", "launcher.time_min=1", "launcher.notice_s=50", "launcher.requeues=1")
+    limits = ("launcher.cells_per_job=9", "launcher.time_min=2", "launcher.notice_s=60", "launcher.requeues=1")
     driver = submit([fake_command(), fake_command("stall", fault_from=8), fake_command()], *limits)
     run = finish(driver, tmp_path, 400.0)
     assert run.code == 3, run.err

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.process
 RECORD_KEYS = {
     "schema", "name", "study", "attempt", "identity", "status", "failure", "role", "baseline", "verdict", "rule",
     "reason", "change", "axes", "metrics", "task", "gates", "activation", "ruler", "flags", "environment",
-    "started_utc", "ended_utc", "duration_s", "invocation", "stages", "baseline_identity",
+    "started_utc", "ended_utc", "duration_s", "invocation", "stages", "baseline_identity", "findings",
 }  # fmt: skip
 FILES = {
     "spec.yaml", "command.txt", "server.log", "bench.log", "bench.jsonl", "requests.jsonl", "gate.json",

@@ -91,7 +91,18 @@ class Handler(BaseHTTPRequestHandler):
         if (top := body.get("prompt_logprobs")) is not None:
             rows = [{str(one): scored(value, rank) for rank, (one, value) in enumerate(near(t, top))} for t in prompt]
             choice["prompt_logprobs"] = [None, *rows[1:]]
-        return answer | {"choices": [choice], "usage": self.usage(prompt, len(ids)), "model": body["model"]}
+        counts = {"usage": self.usage(prompt, len(ids)), **self.metrics(len(ids))}
+        return answer | {"choices": [choice], "model": body["model"], **counts}
+
+    def metrics(self, tokens: int) -> dict[str, Any]:
+        """What speculation did for a request; without it nothing."""
+        if not self.options.speculative_config:
+            return {}
+        window = json.loads(self.options.speculative_config)["num_speculative_tokens"] + 1
+        steps = language.steps(tokens, window)[-1].verifies
+        told = RECORDED["speculated"]["metrics"]["speculative_decoding"]
+        own = {"num_spec_steps": steps, "num_accepted_draft_tokens": tokens - 1 - steps}
+        return {"metrics": {"speculative_decoding": told | own}}
 
     def stream(self, body: dict[str, Any]) -> None:
         """A chunk for each token; the last has a reason, and behind it comes one of usage alone."""
@@ -117,7 +128,7 @@ class Handler(BaseHTTPRequestHandler):
                 chunk["usage"] = self.usage(prompt, index + 1)
             self.event(chunk)
         if counted:
-            self.event(last | {"usage": self.usage(prompt, len(ids))})
+            self.event(last | {"usage": self.usage(prompt, len(ids)), **self.metrics(len(ids))})
         self.wfile.write(b"data: [DONE]\n\n")
 
     def event(self, chunk: dict[str, Any]) -> None:
@@ -145,6 +156,10 @@ def announced(options: argparse.Namespace, others: list[str]) -> str:
     """The line that the real engine begins its log with."""
     caches = "--no-enable-prefix-caching" not in others or "caches" in options.fault
     said: str = RECORDED["log"]
+    if options.speculative_config:
+        asked = json.loads(options.speculative_config)
+        settings = f"method='{asked['method']}', model='x', num_spec_tokens={asked['num_speculative_tokens']}"
+        said = said.replace("speculative_config=None", f"speculative_config=SpeculativeConfig({settings})")
     for name, value in {
         "model": f"'{options.model}'",
         "dtype": f"torch.{options.dtype}",
@@ -167,6 +182,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--max-model-len", type=int, default=8192)
     parser.add_argument("--tensor-parallel-size", type=int, default=1)
+    parser.add_argument("--speculative-config")
     parser.add_argument("--fault", action="append", default=[], choices=sorted(FAULTS))
     parser.add_argument("--step-ms", type=float, default=0.2)
     options, others = parser.parse_known_args()

@@ -15,7 +15,7 @@ from experiments.audit.nearest import nearest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from experiments.audit.declarations import Flag
+    from experiments.audit.declared_flags import Flag
     from experiments.audit.installed import Installed
     from experiments.audit.launch import Launch
 
@@ -46,8 +46,11 @@ def deprecated(launch: Launch) -> Iterator[Finding]:
     for written, _ in launch.written:
         flag = launch.installed and launch.installed.flag(written)
         if flag and flag.deprecated is not None:
-            told = flag.deprecated
-            yield Finding("flag-deprecated", "warning", written, told, _source(launch), "use what replaces it")
+            told, source, remedy = flag.deprecated, _source(launch), "use what replaces it"
+            if flag.refused:
+                yield Finding("flag-deprecated", "error", written, told, source, remedy)
+            else:
+                yield Finding("flag-deprecated", "warning", written, told, source, remedy)
 
 
 def well_formed(launch: Launch) -> Iterator[Finding]:

@@ -106,10 +106,9 @@ def _unused(launch: Launch) -> Iterator[tuple[str, str]]:
     if launch.algorithm != "DSPARK":
         yield from ((flag, "DSPARK") for flag in given if flag.startswith("--speculative-dspark-"))
     elif launch.ragged == "static":
-        mode = "SGLANG_RAGGED_VERIFY_MODE=compact or cap-accept"
-        yield from ((flag, mode) for flag in TABLES if launch.has(flag))
+        yield from ((flag, "verify mode compact or cap-accept") for flag in TABLES if launch.has(flag))
     if launch.algorithm == "DSPARK" and launch.ragged != "compact" and launch.has(ALIGN):
-        yield ALIGN, "SGLANG_RAGGED_VERIFY_MODE=compact"
+        yield ALIGN, "verify mode compact"
     if launch.algorithm not in ("EAGLE", "EAGLE3"):
         unused = (ADAPTIVE, "--speculative-adaptive-config", "--speculative-use-rejection-sampling")
         yield from ((flag, "NEXTN, EAGLE or EAGLE3") for flag in unused if launch.has(flag))

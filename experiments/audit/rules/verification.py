@@ -85,7 +85,7 @@ def ring_refused(launch: Launch) -> Iterator[Finding]:
 def confidence_head(launch: Launch) -> Iterator[Finding]:
     if launch.algorithm == "DSPARK" and RAGGED not in launch.env:
         reason = "the default mode is static: no confidence head is built, and every row of a block is verified"
-        remedy = f"{RAGGED}=compact with a cost table and temperatures to schedule by confidence, or =static to say so"
+        remedy = "speculation.verify_mode=compact, with cost table and temperatures, or =static to say so"
         yield Finding("confidence-head-absent", "note", RAGGED, reason, "sglang 0.5.23 ragged_verify", remedy)
 
 
@@ -113,7 +113,10 @@ def _unfused(launch: Launch) -> Iterator[tuple[str, str]]:
     if launch.target and not launch.target.linear_attention:
         yield f"{launch.target.name} has no KDA layer", "leave it out"
     if launch.algorithm in BLOCK_FAMILY and launch.ragged != "static":
-        yield f"not used with ragged verify ({RAGGED}={launch.ragged})", f"{RAGGED}=static, or leave it out"
+        yield (
+            f"not used with ragged verify ({RAGGED}={launch.ragged})",
+            "speculation.verify_mode=static, or leave it out",
+        )
     if launch.topk != 1:
         yield f"takes chains, and --speculative-eagle-topk is {launch.topk}", "--speculative-eagle-topk 1"
     if launch.window and launch.window < FEWEST_FUSED_ROWS:

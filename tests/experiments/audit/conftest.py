@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from experiments.audit import hardware
-from experiments.audit.declarations import Flag, Variable
+from experiments.audit.declared_flags import Flag
+from experiments.audit.declared_variables import Variable
 from experiments.audit.installed import Installed
 from experiments.audit.launch import Launch, written_flags
 from experiments.audit.model import model

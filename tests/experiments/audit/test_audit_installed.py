@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from experiments.audit import declarations
+from experiments.audit import declared_flags, declared_variables
+from experiments.audit.audit import audit
 from experiments.audit.installed import TESTED, Installed, installed, locate, read, version
 from experiments.audit.rules.communication import TURNED_OFF
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from experiments.audit.launch import Launch
 
 FIELDS = """
 class Spec(msgspec.Struct):
@@ -86,7 +90,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def test_flags_of_both_shapes_are_read_with_their_form() -> None:
-    flags = {one.name: one for one in declarations.flags({"fields": FIELDS, "calls": CALLS})}
+    flags = {one.name: one for one in declared_flags.flags({"fields": FIELDS, "calls": CALLS})}
     forms = {name: (one.takes, one.kind, one.choices, one.aliases) for name, one in flags.items()}
     assert forms == {
         "--plain": ("value", "int", (), ()),
@@ -109,10 +113,11 @@ def test_flags_of_both_shapes_are_read_with_their_form() -> None:
         "--renamed": "--plain",
     }
     assert flags["--old"].field == "field"
+    assert [name for name, one in flags.items() if one.refused] == ["--gone"]
 
 
 def test_variables_are_read_with_their_former_names() -> None:
-    assert {one.name: (one.kind, one.deprecated) for one in declarations.variables(ENVIRON)} == {
+    assert {one.name: (one.kind, one.deprecated) for one in declared_variables.variables(ENVIRON)} == {
         "SGLANG_ONE": ("EnvBool", None),
         "SGLANG_TWO": ("EnvIntWithAlias", None),
         "SGLANG_DOS": ("EnvStr", "use SGLANG_TWO"),
@@ -136,9 +141,12 @@ def test_the_package_of_the_named_interpreter_is_the_one_that_is_read(tree: Path
     python.write_text(f"#!/bin/sh\necho '[\"{tree}\"]'\n")
     python.chmod(0o755)
     assert locate(["numactl", "-N0", str(python), "-m", "sglang.launch_server"]) == tree
+    assert installed([str(python)]) is None  # no --model-path: its flags have moved to where nobody looks
+    (tree / "srt/server_args.py").write_text(f'{CALLS}parser.add_argument("--model-path")')
+    (tree / "_version.py").write_text("__version__ = '0.9.2'")
     found = installed([str(python), "-m", "sglang.launch_server"])
     assert found is not None
-    assert found.version == "0.9.1"
+    assert (found.version, found.flags["--gone"].deprecated) == ("0.9.2", "use --plain")
 
 
 def test_an_interpreter_that_is_not_there_or_has_no_sglang_has_none(tmp_path: Path) -> None:
@@ -192,29 +200,72 @@ def test_the_overrides_that_rules_speak_of_are_in_the_installed_source(
     assert function in real.overrides[field]
 
 
+LINES = {
+    "--tp-size 4 --trust-remote-code": True,
+    "--tp 4": True,
+    "--disable-cuda-graph": True,
+    "--cuda-graph-max-bs 4": False,
+    "--speculative-num-stepz 5": False,
+    "--trust-remote-code true": False,
+    "--attention-backend trtlm_mla": False,
+    "--tp-size four": False,
+    "--tp-size": False,
+    "--mem-fraction-static most": False,
+}
+"""Whether a server would get as far as reading its model."""
+
 PARSER = """
-import argparse, json, torch
+import argparse, contextlib, io, json, shlex, sys, torch
 library = torch.library.Library("torchvision", "DEF")
 for name in ("nms", "qnms"):
     library.define(name + "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 from sglang.srt.server_args import ServerArgs
 parser = argparse.ArgumentParser(add_help=False)
 ServerArgs.add_cli_args(parser)
-print(json.dumps({name: [one.dest, one.nargs, sorted(map(str, one.choices or []))]
-    for one in parser._actions for name in one.option_strings}))
+
+def takes(line):
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            parser.parse_args(["--model-path", "x", *shlex.split(line)])
+    except SystemExit:
+        return False
+    return True
+
+flags = {name: [one.dest, one.nargs, sorted(map(str, one.choices or []))]
+    for one in parser._actions for name in one.option_strings}
+print(json.dumps([flags, {line: takes(line) for line in json.loads(sys.argv[1])}]))
 """
 
 
-@pytest.mark.whole
-@pytest.mark.process
-def test_what_is_read_is_what_its_own_parser_takes(real: Installed) -> None:
-    """Spellings, fields, arity and choices of every flag, against SGLang's argparse."""
-    asked = subprocess.run([sys.executable, "-c", PARSER], capture_output=True, text=True, timeout=120)
+@pytest.fixture(scope="module")
+def theirs(real: Installed) -> tuple[dict[str, tuple[str, Any, list[str]]], dict[str, bool]]:
+    """The flags of SGLang's own parser, and which of the lines it takes."""
+    command = [sys.executable, "-c", PARSER, json.dumps([*LINES])]
+    asked = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert asked.returncode == 0, asked.stderr
-    theirs = json.loads(asked.stdout.splitlines()[-1])
-    assert {*theirs} == {*real.flags}
-    for name, (field, nargs, choices) in theirs.items():
+    flags, taken = json.loads(asked.stdout.splitlines()[-1])
+    return flags, taken
+
+
+@pytest.mark.slow
+def test_what_is_read_is_what_its_own_parser_takes(real: Installed, theirs: tuple[dict[str, Any], Any]) -> None:
+    """Spellings, fields, arity and choices of every flag, against SGLang's argparse."""
+    assert {*theirs[0]} == {*real.flags}
+    for name, (field, nargs, choices) in theirs[0].items():
         flag = real.flags[name]
         assert flag.field == field
         assert flag.takes == "either" or (nargs == 0) == (flag.takes == "nothing"), name
         assert not flag.choices or sorted(flag.choices) == choices, name
+
+
+@pytest.mark.slow
+def test_its_own_parser_ends_on_the_lines_that_the_audit_calls_errors(theirs: tuple[Any, dict[str, bool]]) -> None:
+    assert theirs[1] == LINES
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_the_audit_calls_errors_what_the_parser_ends_on(
+    launch: Callable[..., Launch], real: Installed, line: str
+) -> None:
+    severities = {one.severity for one in audit(launch(line, installed=real))}
+    assert ("error" not in severities) == LINES[line]

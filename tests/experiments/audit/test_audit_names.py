@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -66,6 +67,14 @@ def test_a_variable_is_known_and_well_formed_or_named(
     assert said(tuple(one for one in findings if one.subject == name)) == VARIABLES[name, value]
 
 
+def test_a_flag_that_is_gone_is_an_error_where_the_parser_ends_on_it(
+    launch: Callable[..., Launch], known: Installed
+) -> None:
+    gone = replace(known.flags["--disable-cuda-graph"], refused=True)
+    (finding,) = audit(launch("--disable-cuda-graph", installed=replace(known, flags={gone.name: gone})))
+    assert (finding.code, finding.severity) == ("flag-deprecated", "error")
+
+
 def test_a_mode_that_is_none_ends_the_server(launch: Callable[..., Launch]) -> None:
     findings = audit(launch(SGLANG_RAGGED_VERIFY_MODE="compakt", target=None))
     assert [(one.code, one.severity) for one in findings if one.subject == "SGLANG_RAGGED_VERIFY_MODE"] == [
@@ -90,8 +99,6 @@ def test_without_sglang_one_finding_says_so_and_the_other_rules_still_speak(laun
 
 
 def test_another_version_than_the_tested_one_is_a_warning(launch: Callable[..., Launch], known: Installed) -> None:
-    from dataclasses import replace  # noqa: PLC0415
-
     (finding,) = audit(launch(installed=replace(known, version="0.6.0")))
     assert (finding.code, finding.severity) == ("sglang-untested", "warning")
 

@@ -54,7 +54,7 @@ def make() -> Callable[..., CellSpec]:
     return cell
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def preset() -> Iterator[Callable[..., list[CellSpec]]]:
     """The cells of a preset, as configured."""
     schema.register()

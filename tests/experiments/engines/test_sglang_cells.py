@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 import sys
 from typing import TYPE_CHECKING
 
@@ -95,3 +97,23 @@ def test_simulated_acceptance_is_marked_wherever_it_appears(run: Callable[..., R
     page = tmp_path / "report.html"
     analysis(["report", str(tmp_path / "out"), "--out", str(page)])
     assert " simulated" in page.read_text()
+
+
+WITHOUT_SGLANG = """
+import importlib.util
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, package=None: None if name.split(".")[0] == "sglang" else find(name, package)
+"""
+
+
+def test_a_dry_run_needs_no_sglang_and_a_run_says_what_it_lacks(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT_SGLANG)
+    command = [sys.executable, str(ROOT / "run.py"), "experiment=paper_dspark_corrected", "workload.num_prompts=2"]
+    command += [f"output_dir={tmp_path}", "task.num_questions=5", "tracking=none", "workload.num_shots=1"]
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    shown = subprocess.run([*command, "dry_run=true"], env=env, cwd=tmp_path, capture_output=True, text=True)
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.count("-m sglang.launch_server") == shown.stdout.count("-m sglang.bench_serving") == 2
+    refused = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
+    assert refused.returncode == 2
+    assert "configuration error: engine: SGLang is not installed here" in refused.stderr

@@ -102,6 +102,17 @@ def test_simulated_acceptance_cannot_pass_for_a_measurement(
         checked(make(speculation, env=env, **changes))
 
 
+def test_nothing_simulates_behind_the_cell_s_back(
+    make: Callable[..., CellSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match=r"SGL_SIMULATE_ACC_LEN: a former name, .* write SGLANG_SIMULATE_ACC_LEN"):
+        checked(make(NEXTN, env={"SGL_SIMULATE_ACC_LEN": "2"}))
+    monkeypatch.setenv("SGLANG_SIMULATE_ACC_LEN", "2")
+    with pytest.raises(ConfigError, match=r"SGLANG_SIMULATE_ACC_LEN: set in the shell"):
+        checked(make(NEXTN))
+    assert checked(make(NEXTN, env=SIMULATED)).env == SIMULATED
+
+
 def test_a_launch_needs_sglang_and_another_program_does_not(
     make: Callable[..., CellSpec], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,8 +27,11 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.slow, pytest.mark.process, pytest.mark.timeout(1800), needs_it]
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, signal.SIGINT, signal.SIGKILL)
-WITHIN_S = {"launch": 20.0, "warm-up": 0.3, "bench": 2.0, "gates": 8.0}
-"""By stage: the signal comes up to so long after its beginning. Each is shorter than the stage."""
+WITHIN_S = {"launch": 3.0, "warm-up": 0.3, "bench": 2.0, "gates": 8.0}
+"""By stage: the signal comes up to so long after its beginning, and at launch after a line of the server's log."""
+
+LINES = ("", "server_args=", "Init parallel begin", "Load weight begin", "Uvicorn running")
+"""From its first imports over those of its children to its port."""
 
 GONE_S = 10.0
 LAUNCH_S = 1200.0
@@ -37,18 +40,33 @@ SEED = 20261129
 
 class Turn(NamedTuple):
     stage: str
+    line: str
     number: signal.Signals
     moment: float
+
+    def __str__(self) -> str:
+        where = self.stage if not self.line else f"{self.stage} ({self.line})"
+        return f"{where}, {self.number.name} after {self.moment:.2f} s"
 
 
 def turns(count: int) -> list[Turn]:
     """Every stage with every signal, as both cycles have no common divisor."""
     chance = random.Random(SEED)
-    stages = [[*WITHIN_S][index % len(WITHIN_S)] for index in range(count)]
-    return [
-        Turn(stage, SIGNALS[index % len(SIGNALS)], chance.uniform(0.0, WITHIN_S[stage]))
-        for index, stage in enumerate(stages)
-    ]
+
+    def turn(index: int) -> Turn:
+        stage = [*WITHIN_S][index % len(WITHIN_S)]
+        line = LINES[index // len(WITHIN_S) % len(LINES)] if stage == "launch" else ""
+        return Turn(stage, line, SIGNALS[index % len(SIGNALS)], chance.uniform(0.0, WITHIN_S[stage]))
+
+    return [turn(index) for index in range(count)]
+
+
+def wait_for_line(driver: subprocess.Popen[str], log: Path, line: str) -> None:
+    deadline = time.monotonic() + LAUNCH_S
+    while not (log.exists() and line in log.read_text(errors="replace")):
+        assert driver.poll() is None, "the run ended before its signal"
+        assert time.monotonic() < deadline, f"{line} never came"
+        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +84,10 @@ def driver(tmp_path: Path, model: Path) -> Iterator[subprocess.Popen[str]]:
     begun.communicate()
 
 
-@pytest.mark.parametrize("turn", turns(20), ids=lambda turn: f"{turn.stage}-{turn.number.name}-{turn.moment:.2f}s")
+@pytest.mark.parametrize("turn", turns(20), ids=str)
 def test_nothing_is_left_of_a_killed_run(tmp_path: Path, driver: subprocess.Popen[str], turn: Turn) -> None:
     attempt = wait_for_stage(driver, tmp_path / "out", turn.stage, LAUNCH_S)
+    wait_for_line(driver, attempt / "server.log", turn.line)
     time.sleep(turn.moment)
     assert driver.poll() is None, "the run ended before its signal"
     family = Family.below(driver.pid)

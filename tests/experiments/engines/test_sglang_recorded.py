@@ -14,7 +14,8 @@ import httpx
 import pytest
 from omegaconf import OmegaConf
 
-from experiments.clients.generate import GenerateClient, Generation, ProtocolError, events, generation
+from experiments.clients.connection import ProtocolError, events
+from experiments.clients.generate import GenerateClient, Generation, generation
 from experiments.engines.registry import engine_of
 from experiments.spec import EngineSpec, SpeculationSpec
 from gates.engine import engine_traits
@@ -71,7 +72,7 @@ def test_a_stop_string_is_named_and_cut_off() -> None:
 
 
 def test_a_stream_ends_with_all_of_the_answer() -> None:
-    last = [*events(iter(RECORDED["stream"]["body"]))][-1]
+    last = [*events(iter(RECORDED["stream"]["body"]), "POST /generate")][-1]
     seen = generation(last, ttft_s=0.1, latency_s=0.2)
     assert seen.output_ids == answer("greedy").output_ids[:3]
     assert answer("greedy").text.startswith(seen.text)

@@ -17,7 +17,7 @@ from experiments.clients.generate import ProtocolError
 from experiments.clients.openai import OpenAIClient, completion, verify_steps
 from experiments.clients.recorded_serving import Answer, read_openai
 from experiments.engines.registry import engine_of
-from experiments.engines.vllm import configuration
+from experiments.engines.vllm import configuration, speculating
 from experiments.errors import ConfigError
 from experiments.server import Server
 from experiments.spec import EngineSpec, SpeculationSpec
@@ -118,6 +118,22 @@ def test_steps_are_those_that_verified_and_those_without_a_draft() -> None:
     assert verify_steps(told(3, 3), 9) == 5, "two steps had no draft"
 
 
+def test_the_real_one_s_speculation_is_counted_by_request() -> None:
+    """12 tokens: prefill's, and 4 steps of 3, the last of which had one too many."""
+    assert completion(RECORDED["speculated"], latency_s=1.0).spec_verify_ct == 4
+    answer = read(RECORDED["speculated_stream"])
+    assert [count for _, count in answer.stamps] == [1, 4, 7, 9, 9]
+    assert answer.meta["spec_verify_ct"] == 3
+    assert "spec_verify_ct" not in read(RECORDED["stream"]).meta
+
+
+def read(stream: list[str]) -> Answer:
+    answer = Answer()
+    for line in stream[:-1]:
+        read_openai(answer, json.loads(line.removeprefix("data: ")))
+    return answer
+
+
 @pytest.mark.process
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_generation_is_what_every_engine_s_is(server: Server, *, stream: bool) -> None:
@@ -144,7 +160,10 @@ def test_what_runs_is_read_off_the_log_and_the_calls_that_say_it(server: Server)
 def test_the_real_log_s_line_is_read() -> None:
     told = configuration(RECORDED["log"])
     assert (told["dtype"], told["device_config"]) == ("torch.float32", "cpu")
-    assert (told["enable_prefix_caching"], told["speculative_config"]) == ("False", "None")
+    assert told["enable_prefix_caching"] == "False"
+    assert speculating(RECORDED["log"]) == {"speculation.algorithm": "none", "speculation.window": 1}
+    assert speculating(RECORDED["speculated_log"]) == {"speculation.algorithm": "standalone", "speculation.window": 3}
+    assert speculating("") == {}
 
 
 def test_the_command_line_has_vllm_s_names(vllm_cell: Callable[..., CellSpec]) -> None:
@@ -156,6 +175,11 @@ def test_the_command_line_has_vllm_s_names(vllm_cell: Callable[..., CellSpec]) -
         "--host 127.0.0.1 --port 1 --served-model-name n",
     ):
         assert part in line
+    chain = SpeculationSpec(algorithm="standalone", num_steps=2, draft_path="draft")
+    argv = engine_of(spec).command(replace(spec, speculation=chain), port=1, served_name="n").argv
+    config = json.loads(argv[argv.index("--speculative-config") + 1])
+    assert config == {"method": "draft_model", "num_speculative_tokens": 2, "model": "draft"}
+    assert argv[argv.index("--per-request-spec-decode-metrics") + 1] == "summary"
 
 
 @pytest.mark.parametrize(
@@ -203,6 +227,24 @@ def test_a_sweep_cell_is_benched_asked_gated_and_compared(
     rows = [json.loads(line) for line in Path(shown.line["cells"][0]["record"]).with_name("requests.jsonl").open()]
     assert [row["completion_tokens"] for row in rows] == [16, 16]
     assert [row["finish_reason"]["type"] for row in rows] == ["length", "length"]
+
+
+@pytest.mark.process
+def test_speculation_is_held_to_what_the_baseline_says_of_its_tokens(
+    vllm_cell: Callable[..., CellSpec], run_py: Callable[..., Run], checkpoint: Path
+) -> None:
+    """vLLM promises no bits, so the baseline is launched once more to score the candidate's answers."""
+    (program,) = vllm_cell().engine.command
+    chain = f"['speculation=standalone','speculation.num_steps=2','speculation.draft_path={checkpoint}']"
+    shown = run_py("engine=vllm", "engine.dtype=float32", "engine.device=cpu", f"engine.command=[{program}]",
+                   f"cells=[['speculation=none'],{chain}]")  # fmt: skip
+    assert shown.code == 0, shown.out + shown.err
+    record = shown.record(1)
+    assert (record["status"], record["change"]["class"]) == ("valid", "speculation")
+    assert (record["gates"]["lossless"]["status"], record["gates"]["lossless"]["required"]) == ("pass", True)
+    assert "tokens forced" in record["gates"]["lossless"]["reason"]
+    assert record["metrics"]["accept_length"] == pytest.approx(language.accept_length(16, 3))
+    assert Path(shown.line["cells"][1]["record"]).with_name("baseline.log").exists()
 
 
 @pytest.mark.process

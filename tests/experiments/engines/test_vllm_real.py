@@ -43,20 +43,23 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.fixture(scope="module")
-def sweep(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Run:
-    """Two launches that differ in nothing that touches numerics."""
-    directory = tmp_path_factory.mktemp("vllm")
+def run(directory: Path, model: Path, *overrides: str) -> Run:
     command = [
         *(sys.executable, str(ROOT / "run.py"), "engine=vllm_cpu", *SMALL, "tracking=none"),
         *(f"output_dir={directory / 'out'}", f"machine.lock={directory / 'lock'}", f"model.path={model}"),
         f"engine.command=[{VLLM},-m,vllm.entrypoints.openai.api_server]",
-        *("engine.max_running_requests=8,9", "-m"),
+        *overrides,
     ]
     environment = driver_env(PYTHONPATH="", **{MARK: str(directory)})
     done = subprocess.run(command, env=environment, cwd=directory, capture_output=True, text=True, timeout=1700)
     assert done.returncode == 0, done.stdout + done.stderr
     return Run(done.returncode, done.stdout, done.stderr, directory)
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Run:
+    """Two launches that differ in nothing that touches numerics."""
+    return run(tmp_path_factory.mktemp("vllm"), model, "engine.max_running_requests=8,9", "-m")
 
 
 @pytest.fixture
@@ -96,6 +99,17 @@ def test_tokens_are_the_engine_s_and_times_those_of_sglang_s_client(sweep: Run, 
 
 def test_the_task_was_asked(records: list[dict[str, Any]]) -> None:
     assert [record["task"]["questions"] for record in records] == [4, 4]
+
+
+def test_speculation_is_measured_by_counts_of_each_request(model: Path, tmp_path: Path) -> None:
+    """The model drafts for itself, so nearly every draft is accepted."""
+    chain = ("speculation=standalone", "speculation.num_steps=2", f"speculation.draft_path={model}")
+    shown = run(tmp_path, model, *chain, "task=none", "gate.parity_prompts=2", "gate.parity_tokens=24")
+    record = shown.record()
+    assert (record["name"], record["status"]) == ("standalone-2-3", "valid"), record["reason"]
+    assert record["metrics"]["accept_source"] == "measured"
+    assert 2.5 < record["metrics"]["accept_length"] <= 3
+    assert record["activation"]["observed"]["speculation.window"] == 3
 
 
 def test_nothing_is_left(sweep: Run) -> None:

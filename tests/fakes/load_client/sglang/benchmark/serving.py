@@ -45,7 +45,7 @@ class Output:
 def call(url: str, body: dict[str, Any] | None = None) -> Any:
     """With the key that the environment has, if any, as the real client does it."""
     key = os.environ.get("OPENAI_API_KEY")
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
     data = None if body is None else json.dumps(body).encode()
     return urllib.request.urlopen(urllib.request.Request(url, data, headers))
 
