@@ -107,7 +107,7 @@ def test_after_a_sweep_with_a_valid_and_an_invalid_cell(
     assert not [*(tmp_path / "out").rglob("run.log")]
 
 
-@pytest.mark.parametrize("stage", ["bench", "gates"])
+@pytest.mark.parametrize("stage", ["bench", pytest.param("gates", marks=pytest.mark.slow)])
 def test_after_the_driver_was_killed(
     stage: str, tmp_path: Path, checkpoint: Path, blank_store: Callable[[Path], Path]
 ) -> None:
@@ -169,7 +169,9 @@ def test_the_very_same_run_is_unmasked_where_nothing_was_planted(run_py: Callabl
     ("uri", "words"),
     [
         ("postgresql+nosuch://me:planted-flag@nowhere/db", "tracking.uri"),
-        ("http://me:planted-flag@127.0.0.1:9/?token=planted-in-spec", "tracking.uri"),
+        pytest.param(
+            "http://me:planted-flag@127.0.0.1:9/?token=planted-in-spec", "tracking.uri", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_store_s_address_is_refused_without_its_password(uri: str, words: str, started: Callable[..., Run]) -> None:
