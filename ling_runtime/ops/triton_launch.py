@@ -11,8 +11,10 @@ itself.
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
 import triton
 import triton.language as tl
 
@@ -22,6 +24,12 @@ if TYPE_CHECKING:
 Pdl = Literal["off", "late", "early", "warm", "ahead"]
 _LEVELS: dict[Pdl, int] = {"off": 0, "late": 1, "early": 2, "warm": 3, "ahead": 4}
 _mode: list[Pdl] = ["off"]
+
+
+@lru_cache
+def counter(device: torch.device) -> torch.Tensor:
+    """What `is_last` counts with. One for all kernels: no two that count are ever past their wait at once."""
+    return torch.zeros(1, dtype=torch.int32, device=device)
 
 
 @contextmanager
@@ -54,6 +62,16 @@ def leave(PDL: tl.constexpr):
     """At a program's end: `late` lets the next kernel start here."""
     if PDL == 1:
         tl.extra.cuda.gdc_launch_dependents()
+
+
+@triton.jit
+def is_last(counter, total):
+    """Whether this is the last of `total` programs to come here. It then sees all that the others have stored."""
+    tl.debug_barrier()
+    last = tl.atomic_add(counter, 1, sem="acq_rel") == total - 1
+    if last:
+        tl.store(counter, 0)
+    return last
 
 
 @triton.jit
