@@ -25,7 +25,7 @@ from ling_runtime.ops.router import RouterWeights
 from ling_runtime.ops.triton_kda import kda_window_triton
 from ling_runtime.ops.triton_linear import Tiles, linear_triton
 from ling_runtime.ops.triton_mla import mla_window_triton
-from ling_runtime.ops.triton_moe import LayerEnd, expert_end, expert_hidden
+from ling_runtime.ops.triton_moe import expert_hidden, expert_out
 from ling_runtime.ops.triton_router import route_triton
 
 if TYPE_CHECKING:
@@ -135,22 +135,21 @@ def expert_cases(rows: int) -> Iterator[Case]:
     ids = torch.stack([torch.randperm(EXPERTS - 1, device="cuda")[:8] for _ in range(SETS * rows)]).view(SETS, rows, 8)
     shape, dtype = ((2, 9, 2 * INNER), torch.float32) if rows == 1 else ((rows, 9, INNER), torch.bfloat16)
     hidden = torch.randn(shape, device="cuda", dtype=dtype)
-    end = LayerEnd(torch.rand(rows, 8, device="cuda"), x, torch.ones(HIDDEN, device="cuda"), 1e-6, None)
     megabytes = (statistics.fmean(len(one.unique()) for one in ids) + 1) * HIDDEN * INNER * 2 / 1e6
     for splits in UP_SPLITS:
         for tiles in UP_TILES:
             launch = partial(_up, x, ids, gate_up, tiles, splits)
             yield Case(f"moe up {rows} /{splits}", tiles, launch, SETS, 2 * megabytes)
     for tiles in DOWN_TILES:
-        yield Case(f"moe down {rows}", tiles, partial(_down, hidden, ids, down, end, tiles), SETS, megabytes)
+        yield Case(f"moe down {rows}", tiles, partial(_down, hidden, ids, down, tiles), SETS, megabytes)
 
 
 def _up(x: Tensor, ids: Tensor, gate_up: Tensor, tiles: Tiles, splits: int, i: int) -> Tensor:
     return expert_hidden(x, ids[i], gate_up, (None, None), EXPERTS - 1, tiles, splits)
 
 
-def _down(hidden: Tensor, ids: Tensor, down: Tensor, end: LayerEnd, tiles: Tiles, i: int) -> object:
-    return expert_end(hidden, ids[i], down, (None, None), EXPERTS - 1, end, tiles)
+def _down(hidden: Tensor, ids: Tensor, down: Tensor, tiles: Tiles, i: int) -> Tensor:
+    return expert_out(hidden, ids[i], down, (None, None), EXPERTS - 1, tiles)
 
 
 def walk_cases(rows: int) -> Iterator[Case]:

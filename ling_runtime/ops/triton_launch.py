@@ -2,16 +2,15 @@
 
 Off, a kernel starts when the one before it has ended. With PDL it starts as soon as all of that one's programs have
 said so (`late`: at their end, `early`: right after their own wait) and waits inside. `warm` is early, and asks for the
-kernel's own weights before the wait, some kilobytes an instruction; `ahead` is warm, and the router asks for the next
-layer's first weights. The surprise is why that is safe: the wait is for the whole chain behind, because every kernel
-here waits before it reads or writes anything but weights; a kernel that skipped its wait would break its successor, not
-itself.
+kernel's own weights before the wait, some kilobytes an instruction; `ahead` is early, and the recurrence asks for the
+output projection's weights. The surprise is why that is safe: the wait is for the whole chain behind, because every
+kernel here waits before it reads or writes anything but weights; a kernel that skipped its wait would break its
+successor, not itself.
 """
 
 from __future__ import annotations
 
 from contextlib import contextmanager
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -26,12 +25,6 @@ _LEVELS: dict[Pdl, int] = {"off": 0, "late": 1, "early": 2, "warm": 3, "ahead": 
 _mode: list[Pdl] = ["off"]
 
 
-@lru_cache
-def counter(device: torch.device) -> torch.Tensor:
-    """What `is_last` counts with. One for all kernels: no two that count are ever past their wait at once."""
-    return torch.zeros(1, dtype=torch.int32, device=device)
-
-
 @contextmanager
 def pdl(mode: Pdl) -> Iterator[None]:
     """Launches inside use `mode`; a graph captured inside keeps it."""
@@ -40,6 +33,11 @@ def pdl(mode: Pdl) -> Iterator[None]:
         yield
     finally:
         _mode.pop()
+
+
+def fastest() -> Pdl:
+    """The mode that was fastest where it was measured (docs/gpu.md); off where the card does not have it."""
+    return "early" if torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0) else "off"
 
 
 def launch() -> dict[str, Any]:
@@ -65,19 +63,9 @@ def leave(PDL: tl.constexpr):
 
 
 @triton.jit
-def is_last(counter, total):
-    """Whether this is the last of `total` programs to come here. It then sees all that the others have stored."""
-    tl.debug_barrier()
-    last = tl.atomic_add(counter, 1, sem="acq_rel") == total - 1
-    if last:
-        tl.store(counter, 0)
-    return last
-
-
-@triton.jit
 def warm(weight, rows, stride, count: tl.constexpr, BN: tl.constexpr, PDL: tl.constexpr):
     """Ask the cache for `count` elements (whole 16 bytes) of each of the BN `rows` of weight, a row at a time."""
-    if PDL >= 3:
+    if PDL == 3:
         _fetch(weight, rows, rows >= 0, stride, count, BN)
 
 

@@ -8,7 +8,6 @@ is one more name that every row chooses.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,7 +15,7 @@ import triton
 import triton.language as tl
 
 from ling_runtime.config import TILE
-from ling_runtime.ops.triton_launch import counter, enter, is_last, launch, leave
+from ling_runtime.ops.triton_launch import enter, launch, leave
 from ling_runtime.ops.triton_linear import Tiles, precision, product, row_tile_product
 from ling_runtime.ops.triton_norm import norm_row
 
@@ -24,20 +23,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     Limits = tuple[float | None, float | None]
-
-
-@dataclass(frozen=True)
-class LayerEnd:
-    """What a layer's end needs besides the experts' outputs: these, times weights [n, k] in slot order, plus the slot
-    past k and `extra`, are rounded, added to residual [R, D] and normed. Rows past n have no experts.
-    """
-
-    weights: Tensor
-    residual: Tensor
-    norm: Tensor
-    eps: float
-    extra: Tensor | None
-
 
 UP_TILES = Tiles(32, 128, 4, 3)
 DOWN_TILES = Tiles(64, 64, 4, 4)
@@ -72,32 +57,21 @@ def expert_hidden(
     return hidden
 
 
-def expert_end(
-    hidden: Tensor, ids: Tensor, down: Tensor, limits: Limits, shared: int | None, end: LayerEnd,
-    tiles: Tiles | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """What `expert_hidden` returned, through down [E, D, F] of each pair's expert, to the layer's end: (normed, sum)."""
+def expert_out(
+    hidden: Tensor, ids: Tensor, down: Tensor, limits: Limits, shared: int | None, tiles: Tiles | None = None
+) -> Tensor:
+    """What `expert_hidden` returned, through down [E, D, F] of each pair's expert -> [rows, s, D]."""
     rows, (parts, slots) = len(ids), hidden.shape[:2]
     outputs, inner = down.shape[1:]
-    tiles, one = tiles or DOWN_TILES, rows == 1 and len(end.residual) == 1
+    tiles = tiles or DOWN_TILES
     out = down.new_empty(rows, slots, outputs)
-    normed, total = torch.empty_like(end.residual), torch.empty_like(end.residual)
-    extra = end.residual if end.extra is None else end.extra
-    rest = (end.weights, extra, end.residual, end.norm, normed, total)
-    block = triton.next_power_of_2(outputs)
     _expert_out[_grid(rows, slots, triton.cdiv(outputs, tiles.columns))](
-        hidden, ids, down, out, *rest, counter(down.device), rows, *_clamps(limits),
-        _NO_EXPERT if shared is None else shared, end.eps, outputs, inner, ids.shape[1], slots,
-        triton.next_power_of_2(slots), parts if rows == 1 else 1, tiles.columns,
-        min(tiles.depth, triton.next_power_of_2(inner)), TILE, precision(down.dtype), block, end.extra is not None,
-        rows == 1, one, **launch(), num_warps=tiles.warps, num_stages=tiles.stages,
+        hidden, ids, down, out, rows, *_clamps(limits), _NO_EXPERT if shared is None else shared, outputs, inner,
+        ids.shape[1], slots, triton.next_power_of_2(slots), parts if rows == 1 else 1,
+        tiles.columns, min(tiles.depth, triton.next_power_of_2(inner)), TILE, precision(down.dtype),
+        rows == 1, **launch(), num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
-    if not one:
-        _settle[(len(end.residual),)](
-            out, *rest, rows, end.eps, outputs, ids.shape[1], slots, block, end.extra is not None,
-            **launch(), num_warps=8,
-        )  # fmt: skip
-    return normed, total
+    return out
 
 
 def _splits(splits: int, inner: int) -> int:
@@ -111,6 +85,21 @@ def _power_in(number: int) -> int:
 
 def _clamps(limits: Limits) -> list[float]:
     return [NO_LIMIT if limit is None else limit for limit in limits]
+
+
+def settle(
+    out: Tensor, weights: Tensor, residual: Tensor, norm: Tensor, eps: float, extra: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """out [n, s, D] times weights [n, k] in slot order, plus the slot past k and `extra`, rounded; added to `residual`
+    [R, D] and normed -> (normed, sum). Rows past n have no experts.
+    """
+    real, slots, width = out.shape
+    normed, total = torch.empty_like(residual), torch.empty_like(residual)
+    _settle[(residual.shape[0],)](
+        out, weights, residual if extra is None else extra, residual, norm, normed, total, real, eps, width,
+        weights.shape[1], slots, triton.next_power_of_2(width), extra is not None, **launch(), num_warps=8,
+    )  # fmt: skip
+    return normed, total
 
 
 def _grid(rows: int, slots: int, columns: int) -> tuple[int, int, int]:
@@ -199,19 +188,17 @@ def _expert_hidden(
 
 @triton.jit
 def _expert_out(
-    hidden, ids, down, out, weights, extra, residual, norm, normed, total, counter, rows, low, high, shared, eps,
-    N: tl.constexpr, K: tl.constexpr, TOP: tl.constexpr, S: tl.constexpr, SP: tl.constexpr, PARTS: tl.constexpr,
-    BN: tl.constexpr, BK: tl.constexpr, TM: tl.constexpr, PRECISION: tl.constexpr, BLOCK: tl.constexpr,
-    EXTRA: tl.constexpr, ONE: tl.constexpr, END: tl.constexpr, PDL: tl.constexpr,
+    hidden, ids, down, out, rows, low, high, shared, N: tl.constexpr, K: tl.constexpr, TOP: tl.constexpr,
+    S: tl.constexpr, SP: tl.constexpr, PARTS: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TM: tl.constexpr,
+    PRECISION: tl.constexpr, ONE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """With END, the last program does what is `_settle`'s for more rows than one."""
     enter(PDL)
     expert, chosen, pairs = _members(ids, rows, shared, TOP, S, SP, TM, ONE)
     if expert >= 0:
         column = tl.program_id(0) * BN + tl.arange(0, BN)
         weight = down + expert.to(tl.int64) * (N * K)
         if ONE:
-            summed = tl.zeros((TM, BN), tl.float32)
+            total = tl.zeros((TM, BN), tl.float32)
             place = tl.arange(0, BK)
             for block in tl.static_range((K + BK - 1) // BK):
                 here = block * BK + place
@@ -224,24 +211,22 @@ def _expert_out(
                     up += tl.load(at + part * (2 * S * K) + K, mask=inside, other=0.0)
                 act = _activated(gate, up, expert, shared, low, high).to(down.dtype.element_ty)
                 a = tl.where(chosen[:, None], act[None, :], tl.zeros((TM, BK), down.dtype.element_ty))
-                summed = product(a, b, summed, PRECISION)
+                total = product(a, b, total, PRECISION)
         else:
             zero = tl.zeros((TM, BN), tl.float32)
-            summed = row_tile_product(hidden, pairs, chosen, K, weight, column % N, zero, K, BK, PRECISION)
+            total = row_tile_product(hidden, pairs, chosen, K, weight, column % N, zero, K, BK, PRECISION)
         where = out + pairs[:, None] * N + column[None, :]
-        tl.store(where, summed.to(out.dtype.element_ty), mask=chosen[:, None] & (column < N)[None, :])
-    if END:
-        if is_last(counter, tl.num_programs(0) * tl.num_programs(1)):
-            _settled(out, weights, extra, residual, norm, normed, total, 0, rows, eps, N, TOP, S, BLOCK, EXTRA)
+        tl.store(where, total.to(out.dtype.element_ty), mask=chosen[:, None] & (column < N)[None, :])
     leave(PDL)
 
 
 @triton.jit
-def _settled(
-    out, weights, extra, residual, norm, normed, total, row, real, eps, D: tl.constexpr, TOP: tl.constexpr,
-    S: tl.constexpr, BLOCK: tl.constexpr, EXTRA: tl.constexpr,
+def _settle(
+    out, weights, extra, residual, norm, normed, total, real, eps, D: tl.constexpr, TOP: tl.constexpr,
+    S: tl.constexpr, BLOCK: tl.constexpr, EXTRA: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    column = tl.arange(0, BLOCK)
+    enter(PDL)
+    row, column = tl.program_id(0), tl.arange(0, BLOCK)
     inside = column < D
     known = inside & (row < real)
     value = tl.zeros((BLOCK,), tl.float32)
@@ -255,13 +240,4 @@ def _settled(
     tl.store(total + row * D + column, value, mask=inside)
     after = norm_row(value.to(tl.float32), norm, column, inside, eps, D)
     tl.store(normed + row * D + column, after.to(normed.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def _settle(
-    out, weights, extra, residual, norm, normed, total, real, eps, D: tl.constexpr, TOP: tl.constexpr,
-    S: tl.constexpr, BLOCK: tl.constexpr, EXTRA: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
-    enter(PDL)
-    _settled(out, weights, extra, residual, norm, normed, total, tl.program_id(0), real, eps, D, TOP, S, BLOCK, EXTRA)
     leave(PDL)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ling_runtime.ops.moe_layer import moe_layer, shared_expert
 from ling_runtime.ops.registry import variant
-from ling_runtime.ops.triton_moe import LayerEnd, expert_end, expert_hidden
+from ling_runtime.ops.triton_moe import expert_hidden, expert_out, settle
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,4 +36,4 @@ def moe_triton(
     extra = None if weights.joined else shared_expert(x, weights, kernels)
     limits = (weights.limit, weights.shared_limit)
     hidden = expert_hidden(x, ids, weights.gate_up, limits, shared)
-    return expert_end(hidden, ids, weights.down, limits, shared, LayerEnd(chosen, residual, norm, eps, extra))
+    return settle(expert_out(hidden, ids, weights.down, limits, shared), chosen, residual, norm, eps, extra)

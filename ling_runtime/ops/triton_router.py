@@ -15,7 +15,7 @@ import triton.language as tl
 
 from ling_runtime.config import TILE
 from ling_runtime.ops.registry import variant
-from ling_runtime.ops.triton_launch import ahead, counter, enter, is_last, launch, leave, warm
+from ling_runtime.ops.triton_launch import enter, launch, leave, warm
 from ling_runtime.ops.triton_linear import Tiles
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from ling_runtime.ops.router import RouterWeights
 
-SPLITS, LATER_ROWS = 8, 64
+SPLITS = 8
 GATE_TILES = Tiles(32, 64, 4, 5)
 
 
@@ -37,30 +37,26 @@ def route_triton(
     assert experts & (experts - 1) == 0 and experts // weights.groups >= 2, "selection works on powers of two"  # noqa: PT018
     parts = torch.empty(splits, rows, experts, dtype=torch.float32, device=x.device)
     share = triton.cdiv(inner, splits * tiles.depth) * tiles.depth
+    _gate[(triton.cdiv(experts, tiles.columns), splits, triton.cdiv(rows, TILE))](
+        x, weights.gate, parts, rows, experts, inner, share, tiles.columns, tiles.depth, TILE,
+        "ieee" if x.dtype == torch.float32 else "tf32x3", **launch(), num_warps=tiles.warps,
+        num_stages=tiles.stages,
+    )  # fmt: skip
     ids = torch.empty(rows, kept, dtype=torch.int64, device=x.device)
     chosen = torch.empty(rows, kept, dtype=torch.float32, device=x.device)
-    then, one = weights.gate[:0] if weights.then is None else weights.then, rows == 1
-    selection = (weights.groups, weights.kept_groups, kept, triton.next_power_of_2(kept), splits)
-    _gate[(triton.cdiv(experts, tiles.columns), splits, triton.cdiv(rows, TILE))](
-        x, weights.gate, parts, weights.bias, ids, chosen, counter(x.device), rows, weights.scale, experts, inner,
-        share, tiles.columns, tiles.depth, TILE, "ieee" if x.dtype == torch.float32 else "tf32x3", then, *then.shape,
-        LATER_ROWS, *selection, one, **launch(), num_warps=tiles.warps, num_stages=tiles.stages,
+    _select[(rows,)](
+        parts, weights.bias, ids, chosen, rows, weights.scale, experts, weights.groups, weights.kept_groups, kept,
+        triton.next_power_of_2(kept), splits, **launch(), num_warps=1,
     )  # fmt: skip
-    if not one:
-        _select[(rows,)](
-            parts, weights.bias, ids, chosen, rows, weights.scale, experts, *selection, **launch(), num_warps=1
-        )
     return ids, chosen
 
 
 @triton.jit
 def _gate(
-    x, gate, parts, bias, ids, chosen, counter, rows, scale, E: tl.constexpr, K: tl.constexpr, SHARE: tl.constexpr,
-    BN: tl.constexpr, BK: tl.constexpr, TM: tl.constexpr, PRECISION: tl.constexpr, then, THEN_N, THEN_K: tl.constexpr, LATER: tl.constexpr,
-    GROUPS: tl.constexpr, KEPT: tl.constexpr, TOP: tl.constexpr, SLOTS: tl.constexpr, SPLITS: tl.constexpr,
-    ONE: tl.constexpr, PDL: tl.constexpr,
+    x, gate, parts, rows, E: tl.constexpr, K: tl.constexpr, SHARE: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    TM: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """parts[split] [R, E] = x @ gate^T over this split's share of K; for a single row, its last program selects."""
+    """parts[split] [R, E] = x @ gate^T over this split's share of K."""
     row = tl.program_id(2) * TM + tl.arange(0, TM)
     column = tl.program_id(0) * BN + tl.arange(0, BN)
     split = tl.program_id(1)
@@ -78,14 +74,8 @@ def _gate(
         else:
             b = tl.load(at, mask=inside[:, None] & (column < E)[None, :], other=0.0)
         total = tl.dot(a.to(tl.float32), b, total, input_precision=PRECISION)
-    part = split * tl.num_programs(0) + tl.program_id(0)
-    ahead(then, part, tl.num_programs(0) * tl.num_programs(1), THEN_N, THEN_K, LATER, PDL)
     known = (row < rows)[:, None] & (column < E)[None, :]
     tl.store(parts + (split * rows + row[:, None]) * E + column[None, :], total, mask=known)
-    if ONE:
-        if is_last(counter, tl.num_programs(0) * tl.num_programs(1)):
-            preference = tl.load(bias + tl.arange(0, E))
-            _choose(parts, preference, ids, chosen, 0, rows, scale, E, GROUPS, KEPT, TOP, SLOTS, SPLITS)
     leave(PDL)
 
 
@@ -98,12 +88,15 @@ def _sum_parts(parts, at, step, SPLITS: tl.constexpr):
 
 
 @triton.jit
-def _choose(
-    parts, preference, ids, chosen, row, rows, scale, E: tl.constexpr, GROUPS: tl.constexpr, KEPT: tl.constexpr,
-    TOP: tl.constexpr, SLOTS: tl.constexpr, SPLITS: tl.constexpr,
+def _select(
+    parts, bias, ids, chosen, rows, scale, E: tl.constexpr, GROUPS: tl.constexpr, KEPT: tl.constexpr,
+    TOP: tl.constexpr, SLOTS: tl.constexpr, SPLITS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Grouped top-k of one row; ties go to the lowest index."""
     expert = tl.arange(0, E)
+    preference = tl.load(bias + expert)
+    enter(PDL)
+    row = tl.program_id(0)
     score = 1.0 / (1.0 + tl.exp(-_sum_parts(parts, row * E + expert, rows * E, SPLITS)))
     biased = tl.reshape(score + preference, (GROUPS, E // GROUPS))
     masked = tl.reshape(tl.where(_kept(biased, GROUPS, E // GROUPS, KEPT)[:, None], biased, -float("inf")), (E,))
@@ -124,17 +117,6 @@ def _choose(
     weight = weight / (tl.sum(weight) + 1e-20) * scale
     tl.store(ids + row * TOP + slot, picked.to(tl.int64), mask=slot < TOP)
     tl.store(chosen + row * TOP + slot, weight, mask=slot < TOP)
-
-
-@triton.jit
-def _select(
-    parts, bias, ids, chosen, rows, scale, E: tl.constexpr, GROUPS: tl.constexpr, KEPT: tl.constexpr,
-    TOP: tl.constexpr, SLOTS: tl.constexpr, SPLITS: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
-    """A row a program."""
-    preference = tl.load(bias + tl.arange(0, E))
-    enter(PDL)
-    _choose(parts, preference, ids, chosen, tl.program_id(0), rows, scale, E, GROUPS, KEPT, TOP, SLOTS, SPLITS)
     leave(PDL)
 
 
