@@ -69,8 +69,8 @@ def kda_window_triton(
     _walk[(width // value_tile, heads, window.batch)](
         projected, weights.conv, weights.gate_scale, weights.gate_bias, weights.o_norm, weights.out, state.conv,
         state.ring, state.state, lead, walked, index, starts, staged.conv, staged.grid, staged.states, gated, squares,
-        window.rows, window.chunks, window.closed_chunks, len(weights.out), weights.lower_bound, heads, width, value_tile, TILE,
-        state.lead is not None, alone, **launch(), num_warps=1, enable_fp_fusion=False,
+        window.rows, window.chunks, window.closed_chunks, len(weights.out), weights.lower_bound, heads, width,
+        value_tile, TILE, state.lead is not None, alone, **launch(), num_warps=1, enable_fp_fusion=False,
     )  # fmt: skip
     return normed_linear(gated, squares, weights, window.real_rows), staged
 
@@ -254,8 +254,7 @@ def _walk(
         before_q, before_k = before(source, of_head, 3 * H * d), before(source, H * d + of_head, 3 * H * d)
         before_v, fresh = before(source, of_value, 3 * H * d), _new(row, of_head, mine, head, H, d)
     state = _committed(state, ring, grid, first, offset, tile, channel, mine, STEP, d, TM, not LEAD)
-    part, parts = (request * H + head) * (d // BV) + tile, tl.num_programs(2) * H * (d // BV)
-    ahead(then, part, parts, THEN_N, H * d, 32, PDL)
+    ahead(then, (request * H + head) * (d // BV) + tile, tl.num_programs(2) * H * (d // BV), THEN_N, H * d, 32, PDL)
     if LEAD:
         tl.store(at_lead, state)
     at = request * T * H + head
