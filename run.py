@@ -16,16 +16,14 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from experiments import composition, hydra_output, schema, terminal
+from experiments.arguments import spelled
 from experiments.cluster import hydra_keys
 from experiments.errors import ConfigError, Interrupted
 from experiments.interrupts import interruptible, shielded
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from omegaconf import DictConfig
 
-RETRY = "--retry"
 configs: list[DictConfig] = []
 refused: list[ConfigError] = []
 
@@ -37,21 +35,6 @@ def compose(config: DictConfig) -> None:
         configs.extend(map(hydra_keys.translated, composition.expand(config)))
     except ConfigError as error:  # Hydra would explain it by a stack
         refused.append(error)
-
-
-def spelled(arguments: Sequence[str]) -> list[str]:
-    """`--retry invalid`, as it is called elsewhere, in Hydra's grammar; all else as it is."""
-    kept: list[str] = []
-    chosen: list[str] = []
-    given = iter(arguments)
-    for argument in given:
-        name, equals, value = argument.partition("=")
-        if name == RETRY:
-            chosen = ["resume=true", f"retry={value if equals else next(given, '')}"]
-        else:
-            kept.append(argument)
-    first = next((at for at, text in enumerate(kept) if "=" in text and not text.startswith("-")), len(kept))
-    return [*kept[:first], *chosen, *kept[first:]]  # Hydra takes overrides in one row only
 
 
 def main() -> int:

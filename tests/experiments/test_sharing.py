@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from experiments.arguments import spelled
 from experiments.claim import claimed
 from experiments.errors import ConfigError
 from experiments.failure import unfinished
 from experiments.record import FILE, write_json
 from experiments.sharing import Takeover, ended, joined, turn
 from experiments.spec import StudySpec
-from run import spelled
 from tests.experiments.driver import ROOT
 
 if TYPE_CHECKING:
