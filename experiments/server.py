@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn, Self
 
 from experiments.clients.generate import ProtocolError
 from experiments.engines.registry import engine_of
-from experiments.errors import CellError, EngineError, LaunchError, OutOfMemory, PhaseTimeout, ServerDied
+from experiments.errors import CellError, EngineError, Interrupted, LaunchError, OutOfMemory, PhaseTimeout, ServerDied
 from experiments.gpu import used_mib, wait_for_memory
 from experiments.limits import within
 from experiments.ports import free_port, is_loopback, reached
@@ -59,7 +59,7 @@ class Server:
     ) -> None:
         self.client.close()
         self.process.stop()
-        if self._gpu_mib is not None:
+        if self._gpu_mib is not None and not isinstance(error, Interrupted):  # nobody comes after this one
             wait_for_memory(self._gpu_mib)
 
     def wait_ready(self, timeout_s: float) -> float:

@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 ROOM = 1024
 """Positions past the context that steps may fill."""
 STACKS: dict[str, Pdl] = {
-    "triton": "off",
+    "triton": "early",
+    "pdl-off": "off",
     "pdl-late": "late",
-    "pdl-early": "early",
     "pdl-warm": "warm",
     "pdl-ahead": "ahead",
 }
-"""Captured steps, by how their kernels are launched."""
+"""Captured steps, by how their kernels are launched; the first as the executor launches them."""
 
 
 class SwitchedKernels(Kernels):

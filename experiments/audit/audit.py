@@ -7,6 +7,7 @@ so that a preset can be audited on the laptop on which it is written.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from experiments import environment
@@ -27,13 +28,11 @@ MODEL, DRAFT = "--model-path", "--speculative-draft-model-path"
 
 def launch_of(command: Command, gpu: str | None) -> Launch:
     """All that the rules look at, read from this machine. Raises ConfigError for a GPU that nobody knows."""
-    written = written_flags(command.argv)
-    bare = Launch(written=written, env=command.env, installed=installed(command.argv))
-    return Launch(
-        written=written,
-        env=command.env,
-        installed=bare.installed,
-        gpus=hardware.declared(gpu) if gpu else hardware.seen(environment.capture()["gpus"]),
+    bare = Launch(written=written_flags(command.argv), env=command.env, installed=installed(command))
+    seen = hardware.declared(gpu) if gpu else hardware.seen(environment.capture()["gpus"])
+    return replace(
+        bare,
+        gpus=None if bare.text("--device") == "cpu" else seen,
         target=model(bare.text(MODEL)),
         draft=model(bare.text(DRAFT)),
         inherited={name: value for name, value in os.environ.items() if name.startswith(("SGLANG_", "SGL_"))},

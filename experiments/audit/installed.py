@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -20,10 +21,11 @@ from typing import TYPE_CHECKING
 from experiments.audit import declared_flags, declared_variables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from experiments.audit.declared_flags import Flag
     from experiments.audit.declared_variables import Variable
+    from experiments.command import Command
 
 TESTED = "0.5.23"
 PACKAGE = "sglang"
@@ -70,20 +72,21 @@ class Installed:
         return tuple(dict.fromkeys(flag for spelling, flag in self.flags.items() if spelling.startswith(written)))
 
 
-def installed(command: Sequence[str] = ()) -> Installed | None:
+def installed(command: Command) -> Installed | None:
     """What `command` would start; None where there is no SGLang, or one whose flags are not where they used to be."""
     location = locate(command)
     found = read(location, version(location)) if location else None
     return found if found and ALWAYS in found.flags else None
 
 
-def locate(command: Sequence[str]) -> Path | None:
+def locate(command: Command) -> Path | None:
     """The package's directory, of the interpreter that `command` names, else of our own."""
-    named = next((word for word in command if Path(word).name.startswith("python")), sys.executable)
+    named = next((word for word in command.argv if Path(word).name.startswith("python")), sys.executable)
     python = shutil.which(named)
     if python is None:
         return None
-    places = _own() if Path(python).parent == Path(sys.executable).parent else _asked(python)
+    own = Path(python).parent == Path(sys.executable).parent
+    places = _own() if own else _asked(python, command.full_env().get("PYTHONPATH", ""))
     return next((Path(place) for place in places if (Path(place) / ENVIRONMENT).is_file()), None)
 
 
@@ -93,8 +96,15 @@ def _own() -> list[str]:
 
 
 @functools.cache
-def _asked(python: str) -> list[str]:
-    asked = subprocess.run([python, "-c", WHERE], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+def _asked(python: str, path: str) -> list[str]:
+    asked = subprocess.run(
+        [python, "-c", WHERE],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
     places: list[str] = json.loads(asked.stdout) if asked.returncode == 0 else []
     return places
 

@@ -1,8 +1,7 @@
-"""What SGLang cannot do with a cell, found before it is asked: keys that it lacks, models that are not there, and
-cells whose numbers would mean nothing.
+"""What SGLang cannot do with a cell, found before it is asked.
 
-The surprise: its flags are not checked here. Which of them exist depends on the installed version and is the audit's to
-say; here is only what no version has.
+Keys that it lacks, models that are not there, numbers that would mean nothing. The surprise: whether a flag exists is
+not asked here. That depends on the installed version and is the audit's to say; here is only what no version has.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ SECRETS = ("api-key", "admin-api-key", "ssl-keyfile-password")
 def check(cell: CellSpec) -> None:
     """Raises ConfigError."""
     if cell.kernels:
-        why = "variants of ling_runtime's operators; engine=sglang has engine.attention_backend and its like"
+        why = f"variants of ling_runtime's operators; engine={cell.engine.name} has backends"
         raise ConfigError(f"kernels.{next(iter(cell.kernels))}", why)
     if cell.calibrates:
         raise ConfigError("calibration", "made by ling_runtime's programs; allowed with engine=ling")

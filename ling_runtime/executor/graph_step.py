@@ -22,6 +22,7 @@ from ling_runtime.executor.interface import StepOutput
 from ling_runtime.executor.nextn_graphs import DraftStep, ExtendStep, Seeds
 from ling_runtime.executor.relay import Emitted, Outbox, Relay
 from ling_runtime.executor.step import Slot, StepExecutor
+from ling_runtime.ops.triton_launch import fastest, pdl
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,13 +63,14 @@ class GreedyStep:
             self._slots = tuple(slots)
             self._verify.slots.copy_(torch.tensor(slots))
         before = Counter(self._kernels.calls)
-        for part in self._before:
-            part.step()
-        self._sent.before_overwriting()
-        self._verify.step()
-        self._sent = self._outbox.send(*self._verify.results)
-        for part in self._after:
-            part.step()
+        with pdl(fastest()):
+            for part in self._before:
+                part.step()
+            self._sent.before_overwriting()
+            self._verify.step()
+            self._sent = self._outbox.send(*self._verify.results)
+            for part in self._after:
+                part.step()
         ran = Counter(self._kernels.calls)
         ran.subtract(before)
         self._count(ran)

@@ -26,7 +26,7 @@ class KdaAttention:
         heads, width = config.num_attention_heads, config.head_dim
         self._index = index
         self._linear, self._window = kernels["linear"], kernels["kda_window"]
-        self.into = weights.stack(*(f"{x}_proj" for x in "qkvfgb"))
+        self._into = weights.stack(*(f"{x}_proj" for x in "qkvfgb"))
         decay = weights.wide("A_log").exp().repeat_interleave(width)
         self._weights = KdaWeights(
             conv=torch.cat([weights.wide(f"{x}_conv1d.weight").squeeze(1) for x in "qkv"]),
@@ -41,7 +41,7 @@ class KdaAttention:
     def __call__(self, x: Tensor, pass_: Pass) -> Tensor:
         pool = pass_.recurrent
         state = pool.read(self._index, pass_.window)
-        rows, staged = self._window(self._linear(x, self.into), pass_.window, self._weights, state, self._linear)
+        rows, staged = self._window(self._linear(x, self._into), pass_.window, self._weights, state, self._linear)
         pool.stage(self._index, staged)
         return rows  # type: ignore[no-any-return]
 
@@ -53,7 +53,7 @@ class MlaAttention:
         heads, nope = config.num_attention_heads, config.qk_nope_head_dim
         self._index = index
         self._linear, self._window = kernels["linear"], kernels["mla_window"]
-        self.into = weights.stack("q_proj", "kv_a_proj_with_mqa", "g_proj")
+        self._into = weights.stack("q_proj", "kv_a_proj_with_mqa", "g_proj")
         self._out = weights("dense.weight")
         up = weights("kv_b_proj.weight").view(heads, nope + config.v_head_dim, config.kv_lora_rank)
         self._weights = MlaWeights(
@@ -66,5 +66,5 @@ class MlaAttention:
         )
 
     def __call__(self, x: Tensor, pass_: Pass) -> Tensor:
-        o = self._window(self._linear(x, self.into), pass_.latent_view(self._index), self._weights)
+        o = self._window(self._linear(x, self._into), pass_.latent_view(self._index), self._weights)
         return self._linear(o, self._out)  # type: ignore[no-any-return]

@@ -6,7 +6,6 @@ residual add before them, so the loop carries (normed rows, residual) from layer
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -54,11 +53,6 @@ class Block:
             else MoeMlp(config, weights.at("mlp"), layer, kernels)
         )
 
-    def before(self, block: Block) -> None:
-        """What is read after this one: its first weights can be fetched while this one's experts are chosen."""
-        if isinstance(self._mlp, MoeMlp):
-            self._mlp.before(block._attention.into)
-
     def __call__(self, normed: Tensor, residual: Tensor, next_norm: Tensor, pass_: Pass) -> tuple[Tensor, Tensor]:
         """(normed, residual) in, the same for the layer whose input norm is `next_norm` out."""
         normed, residual = self._add_norm(self._attention(normed, pass_), residual, self._post_norm, self._eps)
@@ -90,8 +84,6 @@ class Ling:
             Block(config, weights.at(f"layers.{i}"), i, self._index(i), self.rope, kernels)
             for i in range(config.num_hidden_layers)
         ]
-        for block, following in pairwise(self._blocks):
-            block.before(following)
         norms = [block.input_norm for block in self._blocks] + [weights("norm.weight")]
         self._first_norm, self._next_norms = norms[0], norms[1:]
         self._head = Packer(tensors, "", dtype, device)("lm_head.weight")

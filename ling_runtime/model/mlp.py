@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -55,10 +54,6 @@ class MoeMlp:
             shared_limit=shared_limit,
             joined=joined,
         )
-
-    def before(self, following: Tensor) -> None:
-        """`following` are the first weights of the next layer."""
-        self._weights = replace(self._weights, router=replace(self._weights.router, then=following))
 
     @staticmethod
     def _apart(shared: list[Packer]) -> tuple[Tensor, Tensor] | tuple[None, None]:

@@ -29,8 +29,6 @@ class RouterWeights:
     kept_groups: int
     experts_per_row: int
     scale: float
-    then: Tensor | None = None
-    """[N, K] weights that are read some microseconds later, for a variant that can fetch them meanwhile."""
 
 
 @variant("router")

@@ -58,7 +58,7 @@ def _best_of_tile(
     warm(weight, column % V, K, K, BN, PDL)
     enter(PDL)
     zero = tl.zeros((TM, BN), tl.float32)
-    total = row_tile_product(x, row, row < rows, K, weight, column % V, zero, 0, K, BK, PRECISION)
+    total = row_tile_product(x, row, row < rows, K, weight, column % V, zero, K, BK, PRECISION)
     total = total.to(x.dtype.element_ty).to(tl.float32)
     total = tl.where((column < V)[None, :], total, -float("inf"))
     tl.store(best + row * blocks + block, tl.max(total, axis=1), mask=row < rows)

@@ -20,7 +20,7 @@ from ling_runtime.ops.kda import KdaStaged, kda_window
 from ling_runtime.ops.registry import variant
 from ling_runtime.ops.triton_kda_out import normed_linear
 from ling_runtime.ops.triton_kda_rows import before, convolved, normed, ready, sigmoid, stage, taps
-from ling_runtime.ops.triton_launch import enter, launch, leave
+from ling_runtime.ops.triton_launch import ahead, enter, launch, leave
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -67,10 +67,10 @@ def kda_window_triton(
             **launch(), num_warps=1, enable_fp_fusion=False,
         )  # fmt: skip
     _walk[(width // value_tile, heads, window.batch)](
-        projected, weights.conv, weights.gate_scale, weights.gate_bias, weights.o_norm, state.conv, state.ring,
-        state.state, lead, walked, index, starts, staged.conv, staged.grid, staged.states, gated, squares, window.rows,
-        window.chunks, window.closed_chunks, weights.lower_bound, heads, width, value_tile, TILE,
-        state.lead is not None, alone, **launch(), num_warps=1, enable_fp_fusion=False,
+        projected, weights.conv, weights.gate_scale, weights.gate_bias, weights.o_norm, weights.out, state.conv,
+        state.ring, state.state, lead, walked, index, starts, staged.conv, staged.grid, staged.states, gated, squares,
+        window.rows, window.chunks, window.closed_chunks, len(weights.out), weights.lower_bound, heads, width,
+        value_tile, TILE, state.lead is not None, alone, **launch(), num_warps=1, enable_fp_fusion=False,
     )  # fmt: skip
     return normed_linear(gated, squares, weights, window.real_rows), staged
 
@@ -212,11 +212,18 @@ def _walk_alone(
     return state
 
 
+@triton.jit
+def _nearest(at_lead, at_pool, since):
+    """(the state to start from, its place in the chunk): the lead, or where there is none the chunk's own."""
+    state = tl.load(at_lead) if since >= 0 else tl.load(at_pool)
+    return state, tl.maximum(since, 0).to(tl.int32)
+
+
 @triton.jit(do_not_specialize=["T", "chunks", "closed"])
 def _walk(
-    projected, conv, scale, bias, norm, pool_conv, pool_ring, pool_state, lead, walked, slots, starts, staged_conv,
-    staged_grid, staged_states, out, squares, T, chunks, closed, bound, H: tl.constexpr, d: tl.constexpr,
-    BV: tl.constexpr, TM: tl.constexpr, LEAD: tl.constexpr, ALONE: tl.constexpr, PDL: tl.constexpr,
+    projected, conv, scale, bias, norm, then, pool_conv, pool_ring, pool_state, lead, walked, slots, starts,
+    staged_conv, staged_grid, staged_states, out, squares, T, chunks, closed, THEN_N, bound, H: tl.constexpr,
+    d: tl.constexpr, BV: tl.constexpr, TM: tl.constexpr, LEAD: tl.constexpr, ALONE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """The recurrence of one head and a tile of value columns, to the gated rows and their parts of the norm."""
     tile, head, request = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -233,15 +240,12 @@ def _walk(
     enter(PDL)
     slot, start = tl.load(slots + request), tl.load(starts + request)
     offset = (start % TM).to(tl.int32)
-    at_pool = slot * (H * d * d) + head * d * d + channel[None, :] * d + mine[:, None]
-    at_lead = slot * (H * d * d) + head * d * d + mine[:, None] * d + channel[None, :]
-    first = 0
+    at_pool = pool_state + slot * (H * d * d) + head * d * d + channel[None, :] * d + mine[:, None]
+    at_lead = lead + slot * (H * d * d) + head * d * d + mine[:, None] * d + channel[None, :]
     if LEAD:
-        since = tl.load(walked + request) - (start - offset)
-        first = tl.maximum(since, 0).to(tl.int32)
-        state = tl.load(lead + at_lead) if since >= 0 else tl.load(pool_state + at_pool)
+        state, first = _nearest(at_lead, at_pool, tl.load(walked + request) - (start - offset))
     else:
-        state = tl.load(pool_state + at_pool)
+        state, first = tl.load(at_pool), 0
     ring = pool_ring + slot * (TM * STEP) + head * (4 * d + 1)
     grid = staged_grid + request * chunks * (TM * STEP) + head * (4 * d + 1)
     row = projected + request * T * P
@@ -250,15 +254,16 @@ def _walk(
         before_q, before_k = before(source, of_head, 3 * H * d), before(source, H * d + of_head, 3 * H * d)
         before_v, fresh = before(source, of_value, 3 * H * d), _new(row, of_head, mine, head, H, d)
     state = _committed(state, ring, grid, first, offset, tile, channel, mine, STEP, d, TM, not LEAD)
+    ahead(then, (request * H + head) * (d // BV) + tile, tl.num_programs(2) * H * (d // BV), THEN_N, H * d, 32, PDL)
     if LEAD:
-        tl.store(lead + at_lead, state)
+        tl.store(at_lead, state)
     at = request * T * H + head
     to_states = staged_states + request * (closed + 1) * (H * d * d) + head * d * d + tile * BV
-    outs, parts = out + at * d + tile * BV, squares + at * (d // BV) + tile
+    outs, sums = out + at * d + tile * BV, squares + at * (d // BV) + tile
     if ALONE:
         state = _walk_alone(
             state, row, taps_q, taps_k, taps_v, scale_f, bias_f, scale_b, bias_b, before_q, before_k, before_v, fresh,
-            staged_conv + request * (T + 3) * (3 * H * d), grid, outs, parts, to_states, weight, T, offset, tile, head,
+            staged_conv + request * (T + 3) * (3 * H * d), grid, outs, sums, to_states, weight, T, offset, tile, head,
             bound, H, d, BV, TM,
         )  # fmt: skip
     else:
@@ -269,7 +274,7 @@ def _walk(
             k2, g2, v2, beta2, q2 = _row(grid + tl.minimum(offset + t + 2, last) * STEP, channel, mine, d)
             z = tl.load(gates + t * P)
             state = _read(
-                state, k, g, v, beta, q, z, weight, outs + t * H * d, parts + t * H * (d // BV), offset + t, to_states,
+                state, k, g, v, beta, q, z, weight, outs + t * H * d, sums + t * H * (d // BV), offset + t, to_states,
                 channel, value, H, d, TM,
             )  # fmt: skip
             k, g, v, beta, q = k1, g1, v1, beta1, q1

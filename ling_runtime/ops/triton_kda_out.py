@@ -1,9 +1,7 @@
 """KDA's output projection in Triton: heads arrive gated but not normed, and are scaled after their part of the product.
 
 A block of the product's depth is one head, so its norm is one factor per row and head on that block's sum. It is made
-here from the parts of the sum of squares that the recurrence left. With one stage, nothing is pipelined: a program's
-weights are few enough to lie in registers, so all of them are asked for at once, before the recurrence has ended, and
-the rows right after, since the products' barriers would keep later loads behind them.
+here from the parts of the sum of squares that the recurrence left, so nothing lies between recurrence and product.
 """
 
 from __future__ import annotations
@@ -22,8 +20,8 @@ if TYPE_CHECKING:
 
     from ling_runtime.ops.kda import KdaWeights
 
-OUT_TILES = Tiles(16, 0, 4, 1)
-"""The depth is a head's width; one stage holds the weights in registers."""
+OUT_TILES = Tiles(16, 0, 2, 4)
+"""The depth is a head's width."""
 
 
 def normed_linear(gated: Tensor, squares: Tensor, weights: KdaWeights, rows: int, tiles: Tiles = OUT_TILES) -> Tensor:
@@ -35,8 +33,7 @@ def normed_linear(gated: Tensor, squares: Tensor, weights: KdaWeights, rows: int
     out = gated.new_empty(gated.shape[0], outputs)
     _normed_linear[(triton.cdiv(outputs, tiles.columns), triton.cdiv(len(gated), TILE))](
         gated, squares, weights.out, out, rows, len(gated), outputs, weights.eps, heads, inner // heads, parts,
-        tiles.columns, TILE, precision(gated.dtype), tiles.stages == 1,
-        **launch(), num_warps=tiles.warps, num_stages=tiles.stages,
+        tiles.columns, TILE, precision(gated.dtype), **launch(), num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
     return out
 
@@ -44,7 +41,7 @@ def normed_linear(gated: Tensor, squares: Tensor, weights: KdaWeights, rows: int
 @triton.jit(do_not_specialize=["real", "rows"])
 def _normed_linear(
     gated, squares, weight, out, real, rows, N, eps, H: tl.constexpr, d: tl.constexpr, PARTS: tl.constexpr,
-    BN: tl.constexpr, TM: tl.constexpr, PRECISION: tl.constexpr, HELD: tl.constexpr, PDL: tl.constexpr,
+    BN: tl.constexpr, TM: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Padded rows are zero."""
     row = tl.program_id(1) * TM + tl.arange(0, TM)
@@ -54,25 +51,12 @@ def _normed_linear(
     known = (row < real)[:, None]
     rows_of, parts_of = gated + row[:, None] * (H * d) + channel[None, :], squares + row[:, None] * H * PARTS + part
     total = tl.zeros((TM, BN), tl.float32)
-    if HELD:
-        held = (tl.load(mine),)
-        for head in tl.static_range(1, H):
-            held = held + (tl.load(mine + head * d),)  # noqa: RUF005 - Triton knows tuples, and no unpacking into one
-        enter(PDL)
-        inputs, parts = (tl.load(rows_of, mask=known, other=0.0),), (tl.load(parts_of, mask=known, other=0.0),)
-        for head in tl.static_range(1, H):
-            inputs = inputs + (tl.load(rows_of + head * d, mask=known, other=0.0),)  # noqa: RUF005
-            parts = parts + (tl.load(parts_of + head * PARTS, mask=known, other=0.0),)  # noqa: RUF005
-        for head in tl.static_range(H):
-            scale = tl.rsqrt(tl.sum(parts[head], axis=1) / d + eps)
-            total += product(inputs[head], held[head], tl.zeros((TM, BN), tl.float32), PRECISION) * scale[:, None]
-    else:
-        enter(PDL)
-        for head in range(H):
-            squared = tl.sum(tl.load(parts_of + head * PARTS, mask=known, other=0.0), axis=1)
-            a, b = tl.load(rows_of + head * d, mask=known, other=0.0), tl.load(mine + head * d)
-            part_of = product(a, b, tl.zeros((TM, BN), tl.float32), PRECISION)
-            total += part_of * tl.rsqrt(squared / d + eps)[:, None]
+    enter(PDL)
+    for head in range(H):
+        squared = tl.sum(tl.load(parts_of + head * PARTS, mask=known, other=0.0), axis=1)
+        a, b = tl.load(rows_of + head * d, mask=known, other=0.0), tl.load(mine + head * d)
+        part_of = product(a, b, tl.zeros((TM, BN), tl.float32), PRECISION)
+        total += part_of * tl.rsqrt(squared / d + eps)[:, None]
     inside = (row < rows)[:, None] & (column < N)[None, :]
     tl.store(out + row[:, None] * N + column[None, :], total.to(out.dtype.element_ty), mask=inside)
     leave(PDL)

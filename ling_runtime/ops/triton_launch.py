@@ -2,10 +2,10 @@
 
 Off, a kernel starts when the one before it has ended. With PDL it starts as soon as all of that one's programs have
 said so (`late`: at their end, `early`: right after their own wait) and waits inside. `warm` is early, and asks for the
-kernel's own weights before the wait, some kilobytes an instruction; `ahead` is warm, and the router asks for the next
-layer's first weights. The surprise is why that is safe: the wait is for the whole chain behind, because every kernel
-here waits before it reads or writes anything but weights; a kernel that skipped its wait would break its successor, not
-itself.
+kernel's own weights before the wait, some kilobytes an instruction; `ahead` is early, and the recurrence asks for the
+output projection's weights. The surprise is why that is safe: the wait is for the whole chain behind, because every
+kernel here waits before it reads or writes anything but weights; a kernel that skipped its wait would break its
+successor, not itself.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
 import triton
 import triton.language as tl
 
@@ -32,6 +33,11 @@ def pdl(mode: Pdl) -> Iterator[None]:
         yield
     finally:
         _mode.pop()
+
+
+def fastest() -> Pdl:
+    """The mode that was fastest where it was measured (docs/gpu.md); off where the card does not have it."""
+    return "early" if torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0) else "off"
 
 
 def launch() -> dict[str, Any]:
@@ -59,7 +65,7 @@ def leave(PDL: tl.constexpr):
 @triton.jit
 def warm(weight, rows, stride, count: tl.constexpr, BN: tl.constexpr, PDL: tl.constexpr):
     """Ask the cache for `count` elements (whole 16 bytes) of each of the BN `rows` of weight, a row at a time."""
-    if PDL >= 3:
+    if PDL == 3:
         _fetch(weight, rows, rows >= 0, stride, count, BN)
 
 

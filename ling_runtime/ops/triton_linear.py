@@ -36,11 +36,11 @@ def tiles_for(outputs: int, inner: int) -> Tiles:
     """Narrow tiles and a deep pipeline where programs are few; measured on one H200 (docs/gpu.md)."""
     if outputs >= WIDE_OUTPUTS:
         return Tiles(64, 128, 4, 4)
-    return Tiles(16, min(128, max(16, triton.next_power_of_2(inner))), 2, 6)
+    return Tiles(16, min(64, max(16, triton.next_power_of_2(inner))), 2, 8)
 
 
-WIDE_OUTPUTS, HELD = 16384, 0
-"""Outputs from which tiles are wide; blocks of depth that a program's registers hold before its wait."""
+WIDE_OUTPUTS = 16384
+"""Outputs from which tiles are wide."""
 INTERPRETED: bool = triton.knobs.runtime.interpret
 
 
@@ -56,9 +56,8 @@ def linear_triton(x: Tensor, weight: Tensor, tiles: Tiles | None = None) -> Tens
     outputs = weight.shape[0]
     tiles = tiles or tiles_for(outputs, inner)
     out = x.new_empty(rows, outputs)
-    held = HELD if inner % tiles.depth == 0 and inner > HELD * tiles.depth else 0
     _linear[(triton.cdiv(outputs, tiles.columns), triton.cdiv(rows, TILE))](
-        x, weight, out, rows, outputs, x.stride(0), inner, tiles.columns, tiles.depth, TILE, precision(x.dtype), held,
+        x, weight, out, rows, outputs, x.stride(0), inner, tiles.columns, tiles.depth, TILE, precision(x.dtype),
         **launch(), num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
     return out
@@ -74,15 +73,15 @@ def product(a, b, total, PRECISION: tl.constexpr):
 
 @triton.jit
 def row_tile_product(
-    x, rows, live, stride, weight, columns, total, FIRST: tl.constexpr, K: tl.constexpr, BK: tl.constexpr,
+    x, rows, live, stride, weight, columns, total, K: tl.constexpr, BK: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """`total` [TM, BN] plus x[rows] with weight[columns] (both K contiguous), summed over K from FIRST on.
+    """`total` [TM, BN] plus x[rows] with weight[columns] (both K contiguous), summed over K front to back.
 
     Rows that are not `live` are zero and are not read: a tile has 16 rows whatever the window has.
     """
     place = tl.arange(0, BK)
-    for k in range(FIRST, K, BK):
+    for k in range(0, K, BK):
         if K % BK == 0:
             a = tl.load(x + rows[:, None] * stride + (k + place)[None, :], mask=live[:, None], other=0.0)
             b = tl.load(weight + columns[None, :] * K + (k + place)[:, None])
@@ -98,27 +97,14 @@ def row_tile_product(
 @triton.jit(do_not_specialize=["rows"])
 def _linear(
     x, weight, out, rows, N, stride, K: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TM: tl.constexpr,
-    PRECISION: tl.constexpr, HELD: tl.constexpr, PDL: tl.constexpr,
+    PRECISION: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(1) * TM + tl.arange(0, TM)
     column = tl.program_id(0) * BN + tl.arange(0, BN)
     warm(weight, column % N, K, K, BN, PDL)
     total = tl.zeros((TM, BN), tl.float32)
-    if HELD > 0:
-        place = tl.arange(0, BK)
-        mine, rows_of = weight + (column % N)[None, :] * K + place[:, None], x + row[:, None] * stride + place[None, :]
-        held = (tl.load(mine),)
-        for block in tl.static_range(1, HELD):
-            held = held + (tl.load(mine + block * BK),)  # noqa: RUF005 - Triton knows tuples, and no unpacking into one
-        enter(PDL)
-        inputs = (tl.load(rows_of, mask=(row < rows)[:, None], other=0.0),)
-        for block in tl.static_range(1, HELD):
-            inputs = inputs + (tl.load(rows_of + block * BK, mask=(row < rows)[:, None], other=0.0),)  # noqa: RUF005
-        for block in tl.static_range(HELD):
-            total = product(inputs[block], held[block], total, PRECISION)
-    else:
-        enter(PDL)
-    total = row_tile_product(x, row, row < rows, stride, weight, column % N, total, HELD * BK, K, BK, PRECISION)
+    enter(PDL)
+    total = row_tile_product(x, row, row < rows, stride, weight, column % N, total, K, BK, PRECISION)
     known = (row < rows)[:, None] & (column < N)[None, :]
     tl.store(out + row[:, None] * N + column[None, :], total.to(out.dtype.element_ty), mask=known)
     leave(PDL)

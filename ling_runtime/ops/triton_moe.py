@@ -214,7 +214,7 @@ def _expert_out(
                 total = product(a, b, total, PRECISION)
         else:
             zero = tl.zeros((TM, BN), tl.float32)
-            total = row_tile_product(hidden, pairs, chosen, K, weight, column % N, zero, 0, K, BK, PRECISION)
+            total = row_tile_product(hidden, pairs, chosen, K, weight, column % N, zero, K, BK, PRECISION)
         where = out + pairs[:, None] * N + column[None, :]
         tl.store(where, total.to(out.dtype.element_ty), mask=chosen[:, None] & (column < N)[None, :])
     leave(PDL)

@@ -15,7 +15,7 @@ import triton.language as tl
 
 from ling_runtime.config import TILE
 from ling_runtime.ops.registry import variant
-from ling_runtime.ops.triton_launch import ahead, enter, launch, leave, warm
+from ling_runtime.ops.triton_launch import enter, launch, leave, warm
 from ling_runtime.ops.triton_linear import Tiles
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from ling_runtime.ops.router import RouterWeights
 
-SPLITS, LATER_ROWS = 8, 64
+SPLITS = 8
 GATE_TILES = Tiles(32, 64, 4, 5)
 
 
@@ -37,11 +37,10 @@ def route_triton(
     assert experts & (experts - 1) == 0 and experts // weights.groups >= 2, "selection works on powers of two"  # noqa: PT018
     parts = torch.empty(splits, rows, experts, dtype=torch.float32, device=x.device)
     share = triton.cdiv(inner, splits * tiles.depth) * tiles.depth
-    then = weights.gate[:0] if weights.then is None else weights.then
     _gate[(triton.cdiv(experts, tiles.columns), splits, triton.cdiv(rows, TILE))](
         x, weights.gate, parts, rows, experts, inner, share, tiles.columns, tiles.depth, TILE,
-        "ieee" if x.dtype == torch.float32 else "tf32x3", then, *then.shape, LATER_ROWS,
-        **launch(), num_warps=tiles.warps, num_stages=tiles.stages,
+        "ieee" if x.dtype == torch.float32 else "tf32x3", **launch(), num_warps=tiles.warps,
+        num_stages=tiles.stages,
     )  # fmt: skip
     ids = torch.empty(rows, kept, dtype=torch.int64, device=x.device)
     chosen = torch.empty(rows, kept, dtype=torch.float32, device=x.device)
@@ -55,8 +54,7 @@ def route_triton(
 @triton.jit
 def _gate(
     x, gate, parts, rows, E: tl.constexpr, K: tl.constexpr, SHARE: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    TM: tl.constexpr, PRECISION: tl.constexpr, then, THEN_N, THEN_K: tl.constexpr, LATER: tl.constexpr,
-    PDL: tl.constexpr,
+    TM: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """parts[split] [R, E] = x @ gate^T over this split's share of K."""
     row = tl.program_id(2) * TM + tl.arange(0, TM)
@@ -76,8 +74,6 @@ def _gate(
         else:
             b = tl.load(at, mask=inside[:, None] & (column < E)[None, :], other=0.0)
         total = tl.dot(a.to(tl.float32), b, total, input_precision=PRECISION)
-    part = split * tl.num_programs(0) + tl.program_id(0)
-    ahead(then, part, tl.num_programs(0) * tl.num_programs(1), THEN_N, THEN_K, LATER, PDL)
     known = (row < rows)[:, None] & (column < E)[None, :]
     tl.store(parts + (split * rows + row[:, None]) * E + column[None, :], total, mask=known)
     leave(PDL)

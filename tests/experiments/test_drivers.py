@@ -118,6 +118,7 @@ def test_all_runs_are_found_and_not_the_first_thousand(tmp_path: Path) -> None:
     assert Shelf(Pages(), "1", tmp_path)._search("") == [*range(2500)]  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_killed_driver_s_cell_is_another_s_and_a_failure_is_tried_once(tmp_path: Path, checkpoint: Path) -> None:
     engine = faulty(tmp_path, {2: "die_at_start"}, step_ms=20.0)
     command = small(tmp_path, checkpoint, *QUICK, "speculation.num_steps=1,2,3", "-m", engine=engine)

@@ -107,7 +107,7 @@ def test_after_a_sweep_with_a_valid_and_an_invalid_cell(
     assert not [*(tmp_path / "out").rglob("run.log")]
 
 
-@pytest.mark.parametrize("stage", ["bench", "gates"])
+@pytest.mark.parametrize("stage", ["bench", pytest.param("gates", marks=pytest.mark.slow)])
 def test_after_the_driver_was_killed(
     stage: str, tmp_path: Path, checkpoint: Path, blank_store: Callable[[Path], Path]
 ) -> None:
@@ -128,6 +128,31 @@ def test_after_the_driver_was_killed(
     assert_clean(run)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_after_an_ab(tmp_path: Path, checkpoint: Path, blank_store: Callable[[Path], Path]) -> None:
+    """Its arms' logs and its decision, whose candidate differs by a token."""
+    stored(tmp_path, blank_store)
+    short = (
+        "mode=ab",
+        "study=ab",
+        "ab.prompts=1",
+        "ab.floor_blocks=2",
+        "ab.budget_s=20",
+        "gate=off",
+        "tracking=mlflow",
+    )
+    arm = "ab.candidate=['+env.PLANTED_ARM_TOKEN=planted-of-an-arm']"
+    process = begin(small(tmp_path, checkpoint, *overrides(step_ms=4.0), *short, arm), tmp_path, **ENVIRONMENT)
+    run = finish(process, tmp_path, 800.0)
+    assert run.code in (0, 1), run.err
+    (decision,) = (tmp_path / "out/ab/decisions").glob("*/attempt-1")
+    assert json.loads((decision / "decision.json").read_text())["overrides"] == ["+env.PLANTED_ARM_TOKEN=***"]
+    for name in ("server-baseline.log", "server-candidate.log"):
+        assert "***" in (decision / name).read_text()
+    assert_clean(run)
+
+
 def test_the_very_same_run_is_unmasked_where_nothing_was_planted(run_py: Callable[..., Run], tmp_path: Path) -> None:
     """Or the tests above would pass on an engine that leaks nothing."""
     os.environ["PLANTED"] = "planted-under-no-secret-name"
@@ -144,7 +169,9 @@ def test_the_very_same_run_is_unmasked_where_nothing_was_planted(run_py: Callabl
     ("uri", "words"),
     [
         ("postgresql+nosuch://me:planted-flag@nowhere/db", "tracking.uri"),
-        ("http://me:planted-flag@127.0.0.1:9/?token=planted-in-spec", "tracking.uri"),
+        pytest.param(
+            "http://me:planted-flag@127.0.0.1:9/?token=planted-in-spec", "tracking.uri", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_store_s_address_is_refused_without_its_password(uri: str, words: str, started: Callable[..., Run]) -> None:

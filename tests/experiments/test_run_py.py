@@ -33,7 +33,7 @@ def hydra(*arguments: str, cwd: Path) -> Run:
 def test_help_shows_groups_keys_and_exit_codes(tmp_path: Path) -> None:
     shown = hydra("--help", cwd=tmp_path)
     assert shown.code == 0
-    for text in ("speculation: dspark, eagle3, nextn, ngram, none, served", "num_prompts: 16", "Exit codes", "experiment=quickstart"):
+    for text in ("speculation: dspark, eagle3, nextn", "num_prompts: 16", "Exit codes", "experiment=quickstart"):
         assert text in shown.out
     assert list(tmp_path.iterdir()) == []
 

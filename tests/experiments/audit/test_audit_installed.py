@@ -13,6 +13,7 @@ from experiments.audit import declared_flags, declared_variables
 from experiments.audit.audit import audit
 from experiments.audit.installed import TESTED, Installed, installed, locate, read, version
 from experiments.audit.rules.communication import TURNED_OFF
+from experiments.command import Command
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -138,28 +139,32 @@ def test_the_package_of_the_named_interpreter_is_the_one_that_is_read(tree: Path
     """A stand-in that says what an interpreter of another environment would."""
     python = tmp_path / "bin/python3"
     python.parent.mkdir()
-    python.write_text(f"#!/bin/sh\necho '[\"{tree}\"]'\n")
+    python.write_text(f"#!/bin/sh\necho '[\"'$PYTHONPATH{tree}'\"]'\n")
     python.chmod(0o755)
-    assert locate(["numactl", "-N0", str(python), "-m", "sglang.launch_server"]) == tree
-    assert installed([str(python)]) is None  # no --model-path: its flags have moved to where nobody looks
+    here = {"PYTHONPATH": ""}
+    assert locate(Command(("numactl", "-N0", str(python), "-m", "sglang.launch_server"), here)) == tree
+    assert locate(Command((str(python),), {"PYTHONPATH": "/elsewhere"})) is None  # the child's own path counts
+    assert (
+        installed(Command((str(python),), here)) is None
+    )  # no --model-path: its flags have moved to where nobody looks
     (tree / "srt/server_args.py").write_text(f'{CALLS}parser.add_argument("--model-path")')
     (tree / "_version.py").write_text("__version__ = '0.9.2'")
-    found = installed([str(python), "-m", "sglang.launch_server"])
+    found = installed(Command((str(python), "-m", "sglang.launch_server"), here))
     assert found is not None
     assert (found.version, found.flags["--gone"].deprecated) == ("0.9.2", "use --plain")
 
 
 def test_an_interpreter_that_is_not_there_or_has_no_sglang_has_none(tmp_path: Path) -> None:
-    assert installed([str(tmp_path / "bin/python3"), "-m", "sglang.launch_server"]) is None
+    assert installed(Command((str(tmp_path / "bin/python3"), "-m", "sglang.launch_server"))) is None
     python = tmp_path / "python3"
     python.write_text("#!/bin/sh\necho '[]'\n")
     python.chmod(0o755)
-    assert installed([str(python)]) is None
+    assert installed(Command((str(python),))) is None
 
 
 @pytest.fixture(scope="module")
 def real() -> Installed:
-    found = installed([sys.executable, "-m", "sglang.launch_server"])
+    found = installed(Command((sys.executable, "-m", "sglang.launch_server")))
     if found is None:
         pytest.skip("SGLang's sources are not installed here")
     if found.version != TESTED:

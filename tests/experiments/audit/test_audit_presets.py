@@ -16,6 +16,7 @@ from experiments import schema
 from experiments.audit import cells
 from experiments.audit.installed import TESTED, installed
 from experiments.checks import checked
+from experiments.command import Command
 from experiments.composition import convert, override_lists, without
 from experiments.plan import label
 from tests.experiments.driver import ROOT
@@ -52,7 +53,7 @@ def _no_gpu_and_our_python(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
     monkeypatch.setattr("experiments.environment.capture", lambda: {"gpus": []})
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
-    found = installed([sys.executable])
+    found = installed(Command((sys.executable,)))
     if found is None or found.version != TESTED:
         pytest.skip(f"SGLang {TESTED} is not installed here")
 

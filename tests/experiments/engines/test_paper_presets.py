@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from experiments.audit.cells import audit
 from experiments.checks import checked
 from experiments.engines.registry import engine_of
 from experiments.engines.sglang_lines import client
-from experiments.spec import ClaimSpec
 from experiments.workloads import Data
 
 if TYPE_CHECKING:
@@ -98,37 +96,6 @@ def test_the_floor_of_a_corrected_preset_is_one_that_the_post_s_own_score_meets(
     for name in CORRECTED:
         (floor,) = {cell.task.floor for cell in preset(name)}
         assert floor == pytest.approx(0.889 - 2 * deviation, abs=0.005)
-
-
-def found(cells: list[CellSpec], claims: ClaimSpec) -> set[str]:
-    return {finding.code for cell in cells for finding in audit(checked(cell), claims)}
-
-
-@pytest.mark.whole
-def test_the_audit_names_what_is_wrong_with_the_post_s_lines(preset: Preset) -> None:
-    assert found(preset("paper_nextn"), ClaimSpec(accept_length=3.25, expert_mb=94)) == {
-        "variable-unknown",
-        "trtllm-mla-needs-blackwell",
-        "expert-bytes",
-        "floor-above-published",
-        "random-tiles",
-    }
-    assert found(preset("paper_dspark"), ClaimSpec(accept_length=9.95)) == {
-        "trtllm-mla-needs-blackwell",
-        "accept-length-impossible",
-        "floor-above-published",
-        "random-tiles",
-        "draft-backend-fallback",
-        "radix-cache-off",
-        "confidence-head-absent",
-    }
-
-
-@pytest.mark.whole
-@pytest.mark.parametrize("gpu", ["null", '"4 x B200"', '"4 x H200"'])
-@pytest.mark.parametrize("name", CORRECTED)
-def test_the_audit_finds_nothing_in_the_corrected_ones(preset: Preset, name: str, gpu: str) -> None:
-    assert found(preset(name, f"engine.gpu={gpu}"), ClaimSpec()) == set()
 
 
 def test_lines_can_be_pasted(preset: Preset) -> None:

@@ -193,6 +193,12 @@ def test_scheduled_verification_is_proved_with_its_files(make: Callable[..., Cel
     assert fault.startswith("--speculative-dspark-sps-table-path=")
 
 
+def test_zero_is_asked_for(make: Callable[..., CellSpec]) -> None:
+    cell = checked(make(random_seed=0))
+    info = CHAIN_INFO | {"speculative_algorithm": None, "random_seed": 7}
+    assert faults(cell, info, "") == ["--random-seed=0 was asked for; active: 7"]
+
+
 def test_flags_under_other_names_and_words_behind_them(make: Callable[..., CellSpec]) -> None:
     cell = checked(make(extra_args=("--data-parallel-size", "2", "--cuda-graph-bs-decode", "1", "2")))
     info = CHAIN_INFO | {"speculative_algorithm": None, "dp_size": 2, "cuda_graph_bs_decode": [1, 2]}

@@ -99,6 +99,23 @@ def test_simulated_acceptance_is_marked_wherever_it_appears(run: Callable[..., R
     assert " simulated" in page.read_text()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", ["paper_nextn_corrected", "paper_dspark_corrected"])
+def test_a_preset_of_the_post_is_measured_gated_and_proved_in_both_arms(run: Callable[..., Run], preset: str) -> None:
+    shown = run(
+        *(f"experiment={preset}", "engine=sglang", "gate=strict", "gate.near_tie=0.25"),
+        *("task.num_questions=4", "task.num_shots=1", "task.floor=null"),
+    )
+    assert shown.code == 0, shown.err
+    baseline, speculative = (shown.record(number) for number in (0, 1))
+    assert (baseline["status"], speculative["status"]) == ("valid", "valid")
+    assert speculative["gates"]["lossless"]["status"] == "pass"
+    assert speculative["activation"]["observed"]["env.SGLANG_OPT_FUSED_KDA_VERIFY"] == "1"
+    assert "env.SGLANG_OPT_FUSED_KDA_VERIFY" not in baseline["activation"]["expected"]
+    for record in (baseline, speculative):
+        assert record["activation"]["observed"]["--flashinfer-allreduce-fusion-backend"] == "auto"
+
+
 WITHOUT_SGLANG = """
 import importlib.util
 find = importlib.util.find_spec

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from experiments.audit.installed import installed
 from experiments.checks import checked
+from experiments.command import Command
 from experiments.engines.registry import engine_of
 from experiments.engines.sglang_flags import flags
 from experiments.spec import ModelSpec, SpeculationSpec
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from experiments.command import Command
     from experiments.spec import CellSpec
 
 BLOCK = SpeculationSpec(algorithm="dspark", block_size=8)
@@ -148,7 +149,7 @@ def test_keys_of_the_engine_and_any_other_flag(make: Callable[..., CellSpec]) ->
 
 @pytest.mark.whole
 def test_every_flag_that_a_key_can_become_is_one_of_the_installed_version(make: Callable[..., CellSpec]) -> None:
-    known = installed()
+    known = installed(Command((sys.executable,)))
     assert known is not None
     assert known.version == "0.5.23"
     cells = [make(SpeculationSpec(algorithm="nextn", num_steps=3)), make(BLOCK), make()]

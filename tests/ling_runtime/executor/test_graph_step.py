@@ -23,11 +23,19 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("interpreter")
 
 
-def build(config: ModelConfig, steps: int, *, graphs: bool, kernels: dict[str, str]) -> StepExecutor:
+def build(
+    config: ModelConfig, steps: int, *, graphs: bool, kernels: dict[str, str], overlap: bool = False
+) -> StepExecutor:
     limits = {"expert_swiglu_limit_list": (0.0, 0.4), "share_expert_swiglu_limit_list": (0.0, 0.7)}
     two_layers = replace(config, num_hidden_layers=2, num_attention_heads=2, **limits)
     settings = ExecutorSettings(
-        num_steps=steps, max_requests=3, context_length=96, device=str(DEVICE), graphs=graphs, kernels=kernels
+        num_steps=steps,
+        max_requests=3,
+        context_length=96,
+        device=str(DEVICE),
+        graphs=graphs,
+        kernels=kernels,
+        overlap=overlap,
     )
     return build_executor(two_layers, initialise(two_layers, seed=3), settings)
 
@@ -61,6 +69,34 @@ def test_tokens_are_those_of_the_eager_executor(small_config: ModelConfig, steps
     assert got == drive(build(small_config, steps, graphs=False, kernels={}), 3)
     report = {row["operator"]: row["calls"] for row in graphs.kernel_report()}
     assert all(report[operator] for operator in DEVICE_VARIANTS)
+
+
+def served(executor: StepExecutor, counts: list[int]) -> list[list[int]]:
+    """Greedy requests of so many tokens, two at a time: each leaves when it has them, and the next takes its place."""
+    waiting = list(range(len(counts)))
+    found: list[list[int]] = [[] for _ in counts]
+    running: dict[int, int] = {}
+    while waiting or running:
+        while waiting and len(running) < 2:
+            i = waiting.pop(0)
+            slot = executor.admit(prompt_of(i, 7 + 3 * i), counts[i], GREEDY, logprobs=None, prompt_logprobs_from=None)
+            token = executor.prefill(slot).token
+            assert token is not None
+            running[slot], found[i] = i, [token]
+        for slot, out in executor.decode(tuple(running)).items():
+            found[running[slot]] += out.tokens
+        for slot in [slot for slot, i in running.items() if len(found[i]) >= counts[i]]:
+            executor.release(slot)
+            del running[slot]
+    return [tokens[:count] for tokens, count in zip(found, counts, strict=True)]
+
+
+@pytest.mark.slow
+def test_running_ahead_changes_no_token(small_config: ModelConfig) -> None:
+    """Steps are read one call late while requests end and their slots are taken over; drafts of two in every step."""
+    counts = [3, 9, 4, 6]
+    ahead = served(build(small_config, 2, graphs=True, kernels=DEVICE_VARIANTS, overlap=True), counts)
+    assert ahead == served(build(small_config, 2, graphs=True, kernels=DEVICE_VARIANTS), counts)
 
 
 def test_graphs_without_device_variants_are_refused(small_config: ModelConfig) -> None:

@@ -18,6 +18,7 @@ from ling_runtime.memory.window import Window
 from ling_runtime.model.ling import Ling, TargetRows
 from ling_runtime.model.nextn import Nextn
 from ling_runtime.ops.registry import Kernels
+from ling_runtime.ops.triton_launch import Pdl, pdl
 from ling_runtime.speculation.acceptance import correct_drafts
 from ling_runtime.speculation.nextn import NextnProposer
 from ling_runtime.weights import initialise
@@ -176,12 +177,15 @@ def test_three_steps_draft_and_accept_what_the_eager_proposer_does(two_layers: M
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("mode", ["off", "late", "early", "warm", "ahead"])
 @pytest.mark.parametrize("rows", [1, 4, 6, 9, 17])
-def test_graph_and_eager_are_equal_bit_for_bit(two_layers: ModelConfig, rows: int) -> None:
+def test_graph_and_eager_are_equal_bit_for_bit(two_layers: ModelConfig, rows: int, mode: Pdl) -> None:
+    """Whichever way the graph's kernels are launched; the eager ones start when the one before has ended."""
     hosts = [Host(two_layers, DEVICE_VARIANTS, torch.bfloat16) for _ in range(2)]
     (eager, eager_relay), (graph, graph_relay) = (host.step(rows) for host in hosts)
     eager.run()
-    graph.capture()
+    with pdl(mode):
+        graph.capture()
     outbox = Outbox(1, rows, DEVICE)
     for _ in range(20):
         eager.run()

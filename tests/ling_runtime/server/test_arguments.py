@@ -180,6 +180,8 @@ def test_the_effective_flags_are_these() -> None:
         "--device",
         "--num-threads",
         "--kernel",
+        "--disable-cuda-graph",
+        "--disable-overlap-schedule",
         "--speculative-algorithm",
         "--speculative-num-steps",
         "--speculative-eagle-topk",
