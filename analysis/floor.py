@@ -40,6 +40,8 @@ class Floor:
     """What each A/A run came to."""
     measured_utc: str
     """When the last of them ended."""
+    foreign_cores: float | None = None
+    """CPU that other processes used meanwhile, in cores; None where nobody looked."""
 
     def stale(self, identity: str, now: dt.datetime, max_age: dt.timedelta = MAX_AGE) -> str | None:
         """Why it says nothing about a comparison made now under `identity`; None: it does."""
@@ -60,7 +62,9 @@ class Floor:
         return cls(**{**values, "log_ratios": tuple(values["log_ratios"])})
 
 
-def from_runs(log_ratios: Sequence[float], identity: str, ended: dt.datetime) -> Floor:
+def from_runs(
+    log_ratios: Sequence[float], identity: str, ended: dt.datetime, foreign_cores: float | None = None
+) -> Floor:
     """`log_ratios`: the estimates of independent A/A runs, each with servers of its own. Raises FloorError."""
     runs = len(log_ratios)
     if runs < FEWEST_RUNS:
@@ -72,6 +76,7 @@ def from_runs(log_ratios: Sequence[float], identity: str, ended: dt.datetime) ->
         identity=identity,
         log_ratios=tuple(log_ratios),
         measured_utc=ended.astimezone(dt.UTC).isoformat(timespec="seconds"),
+        foreign_cores=foreign_cores,
     )
 
 

@@ -35,12 +35,15 @@ class Ratio:
     low: float | None = None
     high: float | None = None
     source: Literal["paired", "unpaired", "published"] = "paired"
+    simulated: bool = False
+    """Of accept lengths that a server was told."""
 
     def __str__(self) -> str:
+        end = " simulated" * self.simulated
         if self.source != "paired":
-            return f"{expm1(self.estimate):+.1%} {self.source}"
-        low, high = ("?" if end is None else f"{expm1(end):+.1%}" for end in (self.low, self.high))
-        return f"{expm1(self.estimate):+.1%} [{low}, {high}]"
+            return f"{expm1(self.estimate):+.1%} {self.source}{end}"
+        low, high = ("?" if bound is None else f"{expm1(bound):+.1%}" for bound in (self.low, self.high))
+        return f"{expm1(self.estimate):+.1%} [{low}, {high}]{end}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +75,12 @@ class Line:
     """The record, seen from the output directory."""
 
     def to_json(self) -> dict[str, Any]:
-        return {key.rstrip("_"): value for key, value in asdict(self).items()}
+        """A ratio of accept lengths is marked where they were simulated, and else as any other."""
+        line = {key.rstrip("_"): value for key, value in asdict(self).items()}
+        for name in FIGURES:
+            if line[name] and not line[name]["simulated"]:
+                del line[name]["simulated"]
+        return line
 
 
 def lines(study: Study) -> Iterator[Line]:
@@ -114,12 +122,17 @@ def line(filed: Filed, baseline: Filed | None) -> Line:
 
 
 def ratios(record: Record, baseline: Filed | None) -> dict[str, Ratio | None]:
+    told = "simulated" in (record.get("accept_source"), (record.get("metrics") or {}).get("accept_source"))
+    simulated = {name: told and name == "accept" for name in FIGURES}
     if compared := record.get("comparison"):
-        return {figure: Ratio(**compared[figure][kind]) for figure, kind in DECIDING.items()}
+        return {name: Ratio(**compared[name][kind], simulated=simulated[name]) for name, kind in DECIDING.items()}
     source: Literal["unpaired", "published"] = "published" if "origin" in record else "unpaired"
     arms = record.get("figures") or {}
     before = arms.get("baseline") or (baseline.record.get("metrics") if baseline else None)
     after = arms.get("candidate") or record.get("metrics")
     if not (before and after) or record["status"] != "valid" or (baseline and baseline.record["status"] != "valid"):
         return dict.fromkeys(FIGURES)
-    return {name: Ratio(estimate=log(after[key] / before[key]), source=source) for name, key in FIGURES.items()}
+    return {
+        name: Ratio(estimate=log(after[key] / before[key]), source=source, simulated=simulated[name])
+        for name, key in FIGURES.items()
+    }

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from experiments.claim import claimed
-from experiments.errors import StorageError
+from experiments.errors import Interrupted, StorageError
 from experiments.failure import failed
 from experiments.interrupts import shielded
 from experiments.record import now, write_json
@@ -39,7 +39,7 @@ def recorded(file: Path, opened: dict[str, Any], work: Callable[[], dict[str, An
                 closing = work()
             except BaseException as error:  # noqa: BLE001 - a failure is a record
                 closing = failed(error, stages.name, directory)
-                stop = None if isinstance(error, Exception) else error
+                stop = order_to_stop(error)
             claim.give_room()
             with shielded():
                 close(file, opened, closing, {"stages": stages.seconds(), **_ending(started)})
@@ -47,6 +47,14 @@ def recorded(file: Path, opened: dict[str, Any], work: Callable[[], dict[str, An
         raise StorageError(f"no record of {opened['name']} in {directory}: {error}") from error
     if stop:
         raise stop
+
+
+def order_to_stop(error: BaseException) -> BaseException | None:
+    """What ends the run and not only its cell; a failure of the clean-up that it led to does not undo a signal."""
+    before: BaseException | None = error
+    while before and not isinstance(before, Interrupted):
+        before = before.__context__
+    return before or (None if isinstance(error, Exception) else error)
 
 
 def close(file: Path, opened: dict[str, Any], closing: dict[str, Any], end: dict[str, Any]) -> None:

@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.reliability import reliability_svg
 from experiments import plan
+from experiments.child import child_env
 from experiments.command import Command
-from experiments.engine import child_env
 from experiments.errors import CellError, OutOfMemory
 from experiments.limits import within
 from experiments.process import Supervised
+from experiments.record import write_text
 from experiments.spec import EngineSpec
 
 if TYPE_CHECKING:
@@ -53,13 +54,13 @@ def calibrate(spec: CellSpec, prompts: Path, attempt: Path, cores: Sequence[int]
     totals: dict[Part, int] = {"collect": spec.calibration.num_prompts, "profile": spec.calibration.rounds}
     try:
         pasted = commands(spec, prompts, Path())
-        (attempt / "command.txt").write_text("".join(f"{command.shell()}\n" for command in pasted.values()))
+        write_text(attempt / "command.txt", "".join(f"{command.shell()}\n" for command in pasted.values()))
         for part, command in commands(spec, prompts, aside).items():
             stages.enter(part, totals.get(part))
             with within(part, spec.calibration.timeout_s):
                 run(part, command, attempt / f"{part}.log", cores, stages.advance)
         drawing = reliability_svg(plan.label(spec.speculation), json.loads((aside / STS).read_text()))
-        (aside / RELIABILITY).write_text(drawing)
+        write_text(aside / RELIABILITY, drawing)
         for file in FILES:
             (aside / file).replace(attempt / file)
     finally:
@@ -77,7 +78,7 @@ def commands(spec: CellSpec, prompts: Path, directory: Path) -> dict[Part, Comma
         "--speculative-dspark-block-size": speculation.block_size,
         "--device": engine.device,
         "--dtype": engine.dtype,
-        "--num-threads": engine.num_threads,
+        "--num-threads": engine.threads,
     }
     samples, sts, costs = (directory / name for name in (SAMPLES, STS, COST_TABLE))
     collect = {
@@ -96,7 +97,7 @@ def commands(spec: CellSpec, prompts: Path, directory: Path) -> dict[Part, Comma
             *map(str, wanted.requests),
         ],
     }
-    env = {**child_env(engine.num_threads), **spec.env}
+    env = {**child_env(engine.threads), **spec.env}
     program = wanted.command or PROGRAM
     return {part: Command((*program, part, *given), env) for part, given in arguments.items()}
 

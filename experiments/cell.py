@@ -11,19 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf
 
-from experiments import environment
+from experiments import environment, secrets
 from experiments.attempt import recorded
 from experiments.calibration import calibrate
 from experiments.failure import unfinished
 from experiments.lock import measurement_lock
 from experiments.measurement import measure_cell
-from experiments.record import FILE, SCHEMA, now, number, write_json
+from experiments.record import FILE, SCHEMA, now, number, write_atomically, write_json
 from gates.golden import Reference
 from gates.verdict import Verdict, decide
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from experiments.audit.finding import Finding
     from experiments.findings import Findings
     from experiments.machine import Cores
     from experiments.measurement import Baseline
@@ -34,18 +35,26 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attempt:
-    """A cell with all that its study gives it."""
+class Entry:
+    """What a record says of a cell before anything is started."""
 
     cell: Cell
     study: str
     invocation: Invocation
     identity: str
     directory: Path
+    baseline: Baseline | None
+    findings: tuple[Finding, ...] = ()
+    """Of the audit before launch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt(Entry):
+    """A cell with all that its study gives it."""
+
     data: Data
     cores: Cores
     lock: str | None
-    baseline: Baseline | None
     golden: Reference | Missing
 
 
@@ -55,7 +64,8 @@ def run(attempt: Attempt, stages: Stages) -> None:
 
 
 def work(attempt: Attempt, stages: Stages) -> dict[str, Any]:
-    (attempt.directory / "spec.yaml").write_text(OmegaConf.to_yaml(asdict(attempt.cell.spec)))
+    spec = secrets.masked_tree(asdict(attempt.cell.spec))
+    write_atomically(attempt.directory / "spec.yaml", OmegaConf.to_yaml(spec))
     write_json(attempt.directory / "environment.json", environment.capture() | {"cores": asdict(attempt.cores)})
     return locked(attempt, stages)
 
@@ -72,7 +82,7 @@ def locked(attempt: Attempt, stages: Stages) -> dict[str, Any]:
     return conclusion(attempt, findings)
 
 
-def opening(attempt: Attempt) -> dict[str, Any]:
+def opening(attempt: Entry) -> dict[str, Any]:
     """The record of a cell that has not ended: invalid, and all that is known before it starts."""
     baseline = attempt.baseline
     return {
@@ -86,6 +96,7 @@ def opening(attempt: Attempt) -> dict[str, Any]:
         "failure": unfinished(),
         "role": role(attempt),
         "baseline": baseline.name if baseline else None,
+        "baseline_identity": baseline.identity if baseline else None,
         "verdict": None,
         "rule": "infrastructure",
         "reason": "unfinished",
@@ -97,6 +108,7 @@ def opening(attempt: Attempt) -> dict[str, Any]:
         "activation": None,
         "ruler": None,
         "flags": [],
+        "findings": [finding.to_json() for finding in attempt.findings],
         "environment": environment.summary(environment.capture()),
         "started_utc": now(),
         "ended_utc": None,
@@ -105,7 +117,7 @@ def opening(attempt: Attempt) -> dict[str, Any]:
     }
 
 
-def role(attempt: Attempt) -> str:
+def role(attempt: Entry) -> str:
     if attempt.cell.spec.calibrates:
         return "calibration"
     return "candidate" if attempt.baseline else "baseline"

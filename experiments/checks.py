@@ -1,4 +1,4 @@
-"""What must hold before anything starts: a cell's values against each other, the files, the model and the registry.
+"""What must hold before anything starts: a cell's values against each other, the files, and what its engine can do.
 
 The surprise: `checked` also completes the cell (draft tokens, absolute paths), so that everything behind it, identity
 included, sees what will really run and not how it was spelled.
@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments import limits, plan, speculation
-from experiments.engine import PROGRAMS
+from experiments.engines.interface import OWN_KEYS
+from experiments.engines.registry import engine_of
 from experiments.errors import ConfigError
-from ling_runtime.config import ConfigError as ModelConfigError
-from ling_runtime.config import ModelConfig
+from experiments.ports import is_address
+from experiments.spec import EngineSpec
 
 if TYPE_CHECKING:
+    from experiments.engines.interface import Engine
     from experiments.spec import CellSpec
-    from ling_runtime.ops.registry import Variant
 
 SMALLEST_OUTPUT = 4
 """The load client refuses less."""
@@ -26,49 +27,49 @@ SMALLEST_OUTPUT = 4
 
 def checked(cell: CellSpec) -> CellSpec:
     """The cell, completed. Raises ConfigError naming the key and what it may be."""
-    _check_engine(cell)
+    engine = engine_of(cell)
+    _refuse_foreign(cell, engine)
+    _check_host(cell)
     model = replace(
         cell.model,
         drafts={},
-        path=str(Path(cell.model.path).absolute()),
+        path=speculation.located(cell.model.path, hub=engine.hub),
         tokenizer_path=cell.model.tokenizer_path and str(_existing("model.tokenizer_path", cell.model.tokenizer_path)),
     )
     workload = replace(
         cell.workload,
         dataset_path=cell.workload.dataset_path and str(_existing("workload.dataset_path", cell.workload.dataset_path)),
     )
-    task = replace(cell.task, data_path=cell.task.data_path and str(_existing("task.data_path", cell.task.data_path)))
+    task = replace(
+        cell.task,
+        data_path=cell.task.data_path and str(_existing("task.data_path", cell.task.data_path)),
+        shots_path=cell.task.shots_path and str(_existing("task.shots_path", cell.task.shots_path)),
+    )
     gate = replace(cell.gate, golden=cell.gate.golden and str(_existing("gate.golden", cell.gate.golden)))
-    drafts = speculation.completed(cell.speculation, cell.model)
+    drafts = speculation.completed(cell.speculation, cell.model, engine)
     done = replace(cell, speculation=drafts, model=model, workload=workload, task=task, gate=gate)
-    _check_model(done)
+    done = engine.completed(done, cell)
+    engine.check(done)
     _check_numbers(done)
     _check_calibration(done)
-    _check_kernels(done.kernels)
     return done
 
 
-def _check_engine(cell: CellSpec) -> None:
-    if cell.engine.name not in PROGRAMS and not cell.engine.command:
-        raise ConfigError("engine.name", f"{cell.engine.name!r} cannot be started; allowed: {', '.join(PROGRAMS)}")
+def _refuse_foreign(cell: CellSpec, engine: Engine) -> None:
+    """A key that the engine does not read would be a change without effect."""
+    default = EngineSpec()
+    for key in OWN_KEYS:
+        if key not in engine.keys and getattr(cell.engine, key) != getattr(default, key):
+            allowed = ", ".join(engine.keys) or "none of these keys"
+            raise ConfigError(f"engine.{key}", f"engine={engine.name} has no use for it; allowed: {allowed}")
 
 
-def _check_model(cell: CellSpec) -> None:
-    path = Path(cell.model.path)
-    try:
-        config = ModelConfig.from_pretrained(path)
-    except ModelConfigError as error:
-        raise ConfigError("model.path", str(error)) from error
-    if not [*path.glob("*.safetensors")]:
-        raise ConfigError("model.path", f"{path} holds no *.safetensors; expected a local checkpoint directory")
-    tokenizer = Path(cell.model.tokenizer_path or path)
-    if not (tokenizer / "tokenizer.json").is_file():
-        raise ConfigError("model.tokenizer_path", f"{tokenizer} holds no tokenizer.json")
-    speculation.check(cell, config)
-    wanted = (cell.workload.input_len or 0) + cell.workload.output_len
-    context = cell.engine.context_length or config.max_position_embeddings
-    if wanted > context:
-        raise ConfigError("workload", f"input_len + output_len = {wanted} exceeds the context of {context} tokens")
+def _check_host(cell: CellSpec) -> None:
+    host, given = cell.engine.host, (*cell.engine.extra_args, *(f"--{flag}" for flag in cell.engine.flags))
+    if not is_address(host):
+        raise ConfigError("engine.host", f"{host!r} is no IPv4 address of this machine; 0.0.0.0 is all of them")
+    if any(flag.partition("=")[0] == "--host" for flag in given):
+        raise ConfigError("engine.extra_args", "--host is engine.host, and as a flag it would go unnoticed")
 
 
 def _check_numbers(cell: CellSpec) -> None:
@@ -76,6 +77,9 @@ def _check_numbers(cell: CellSpec) -> None:
     smallest = {
         "engine.num_threads": (cell.engine.num_threads, 1),
         "engine.max_running_requests": (cell.engine.max_running_requests, 1),
+        "engine.tp_size": (cell.engine.tp_size, 1),
+        "engine.ep_size": (cell.engine.ep_size, 1),
+        "engine.dp_size": (cell.engine.dp_size, 1),
         "workload.num_prompts": (load.num_prompts, 1),
         "workload.output_len": (load.output_len, SMALLEST_OUTPUT),
         "workload.max_concurrency": (load.max_concurrency, 1),
@@ -91,7 +95,7 @@ def _check_numbers(cell: CellSpec) -> None:
         "calibration.output_len": (cell.calibration.output_len, 1),
     }
     for key, (value, least) in smallest.items():
-        if value < least:
+        if value is not None and value < least:
             raise ConfigError(key, f"{value} is too small; allowed: {least} and more")
     flat = plan.flat(cell)
     for key in limits.KEYS.values():
@@ -109,32 +113,12 @@ def _check_calibration(cell: CellSpec) -> None:
         raise ConfigError("calibration", f"calibrates speculation={wanted.name}, not {cell.speculation.algorithm}")
     if wanted.temperature < 0:
         raise ConfigError("calibration.temperature", f"{wanted.temperature:g} is no temperature; allowed: 0 and more")
-    batches = wanted.requests
-    if not batches or min(batches) < 1 or max(batches) > cell.engine.max_running_requests:
-        allowed = f"1 to engine.max_running_requests={cell.engine.max_running_requests}"
+    batches, most = wanted.requests, cell.engine.max_running_requests or 0
+    if not batches or min(batches) < 1 or max(batches) > most:
+        allowed = f"1 to engine.max_running_requests={most}"
         raise ConfigError(
             "calibration.requests", f"{[*batches]} are no batches that the engine runs; allowed: {allowed}"
         )
-
-
-def _check_kernels(kernels: dict[str, str]) -> None:
-    if not kernels:
-        return
-    known: dict[str, list[str]] = {}
-    for variant in registered_variants():
-        known.setdefault(variant.operator, []).append(variant.name)
-    for operator, name in kernels.items():
-        if operator not in known:
-            raise ConfigError(f"kernels.{operator}", f"no such operator; allowed: {', '.join(sorted(known))}")
-        if name not in known[operator]:
-            raise ConfigError(f"kernels.{operator}", f"{name!r} is not one of {', '.join(known[operator])}")
-
-
-def registered_variants() -> tuple[Variant, ...]:
-    """The kernel registry; it imports torch, which a run without kernel overrides need not wait for."""
-    from ling_runtime.ops.registry import variants  # noqa: PLC0415
-
-    return variants()
 
 
 def _existing(key: str, value: str) -> Path:

@@ -45,10 +45,10 @@ def claimed(attempt: Path) -> Iterator[Claim]:
     path = attempt / FILE
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
         os.posix_fallocate(handle, 0, ROOM_BYTES)
         claim = Claim(handle)
         claim.note("start")
+        fcntl.flock(handle, fcntl.LOCK_EX)  # last: who sees the lock reads the text
         yield claim
     finally:
         path.unlink()

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import dataclasses
 import types
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from hydra import compose
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from experiments import sweep
+from experiments import secrets, sweep
 from experiments.comparison.spec import Modes
 from experiments.errors import ConfigError
 from experiments.schema import Cells
 from experiments.spec import CellSpec, StudySpec
+from experiments.templates import composed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 T = TypeVar("T")
+
+AXES = ("cells", "sweep")
+"""Where a preset says what its cells are. The first of them keeps it; in each of a thousand it would be a thousand."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +48,10 @@ def expand(config: DictConfig) -> list[DictConfig]:
     if not listed:
         return [config]
     job = HydraConfig.get()
-    return [compose(job.job.config_name, merged(job.overrides.task, cell)) for cell in listed]
+    name, given = str(job.job.config_name), job.overrides.task
+    first, *others = listed
+    cells = [composed(name, without(given, cell), cell, dropped=AXES) for cell in others]
+    return [composed(name, without(given, first), first), *cells]
 
 
 def override_lists(config: DictConfig) -> list[Sequence[str]]:
@@ -64,10 +71,10 @@ def axes(config: DictConfig) -> list[sweep.Axis]:
     return sweep.axes(config.cells, sweep.SweepSpec(**cast("Any", lists)))
 
 
-def merged(base: Sequence[str], cell: Sequence[str]) -> list[str]:
-    """The command line's overrides, then the cell's; a key in both is the cell's."""
+def without(base: Sequence[str], cell: Sequence[str]) -> list[str]:
+    """The command line's overrides but for those whose key the cell has too."""
     taken = {override.partition("=")[0] for override in cell}
-    return [override for override in base if override.partition("=")[0] not in taken] + [*cell]
+    return [override for override in base if override.partition("=")[0] not in taken]
 
 
 def convert(config: DictConfig) -> Composed:
@@ -77,6 +84,7 @@ def convert(config: DictConfig) -> Composed:
     except OmegaConfBaseException as error:
         raise ConfigError(str(error.full_key), str(error).splitlines()[0]) from error
     assert isinstance(values, dict)
+    secrets.learn(values)
     refuse_unknown(values, StudySpec, CellSpec, Cells, Modes)
     return Composed(build(StudySpec, values), build(CellSpec, values), build(Modes, values))
 
@@ -91,10 +99,15 @@ def refuse_unknown(values: dict[Any, Any], *specs: type, path: str = "") -> None
 
 def build(spec: type[T], values: dict[Any, Any], path: str = "") -> T:
     """A frozen spec from plain values that passed the schema; here the `Literal` fields are checked."""
-    hints = get_type_hints(spec)
     assert dataclasses.is_dataclass(spec)
+    hints = hints_of(cast("type", spec))
     names = [field.name for field in dataclasses.fields(spec)]
     return spec(**{name: _value(hints[name], values[name], f"{path}{name}") for name in names})
+
+
+@cache
+def hints_of(spec: type) -> dict[str, Any]:
+    return get_type_hints(spec)
 
 
 def _value(hint: Any, value: Any, key: str) -> Any:

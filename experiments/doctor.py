@@ -19,7 +19,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.engine import ROOT
+from experiments import terminal
+from experiments.child import ROOT
 from experiments.gpu import gpus
 from experiments.lock import is_free, lock_file
 
@@ -238,4 +239,5 @@ def lines(findings: Sequence[Finding]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
+    terminal.guard()
     sys.exit(main())

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 import platform
 import shutil
 import subprocess
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import psutil
 
-from experiments.engine import ROOT
+from experiments.child import ROOT
+from experiments.cluster.queue import this_job
 from experiments.gpu import gpus
+from ling_runtime import processor
 
 KEY_PACKAGES = ("torch", "sglang", "transformers", "hydra-core", "mlflow", "numpy")
 
@@ -27,9 +29,10 @@ def capture() -> dict[str, Any]:
     """What does not change during a study."""
     return {
         "host": platform.node(),
+        "job": _job(),
         "os": platform.platform(),
         "python": platform.python_version(),
-        "cpu": _cpu_model(),
+        "cpu": processor.model(),
         "cores": psutil.cpu_count(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "git": _git(),
@@ -41,7 +44,7 @@ def capture() -> dict[str, Any]:
 def summary(full: dict[str, Any]) -> dict[str, Any]:
     """The part that a record carries."""
     git = full["git"] or {"commit": None, "dirty": None}
-    short = {key: full[key] for key in ("host", "cpu", "cores", "python")}
+    short = {key: full[key] for key in ("host", "job", "cpu", "cores", "python")}
     return short | {
         "hardware": hardware_class(full),
         "git_commit": git["commit"],
@@ -62,6 +65,12 @@ def source(full: dict[str, Any]) -> str:
     return "unknown" if git is None else "+".join(filter(None, [git["commit"], git["changes"]]))
 
 
+def _job() -> dict[str, Any] | None:
+    """Of a cluster, in the form its queue shows; restarts count how often it was requeued before."""
+    name = this_job()
+    return {"id": name, "restarts": int(os.environ.get("SLURM_RESTART_COUNT", "0"))} if name else None
+
+
 def _git() -> dict[str, Any] | None:
     head = _git_output("rev-parse", "HEAD")
     if head is None:
@@ -76,10 +85,3 @@ def _git_output(*arguments: str) -> str | None:
         return None
     answer = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False)
     return answer.stdout if answer.returncode == 0 else None
-
-
-def _cpu_model() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor()

@@ -13,6 +13,9 @@ from typing import ClassVar, Literal
 FailureClass = Literal[
     "unfinished",
     "interrupted",
+    "preempted",
+    "time_limit",
+    "cancelled",
     "launch",
     "server_died",
     "out_of_memory",
@@ -27,6 +30,9 @@ FailureClass = Literal[
 MEANING: dict[FailureClass, str] = {
     "unfinished": "the driver was killed, or the power failed, before the cell ended",
     "interrupted": "TERM, HUP or INT to the driver",
+    "preempted": "the job's node was wanted for another job; a requeued job measures the cell again",
+    "time_limit": "the job's time limit came; a requeued job measures the cell again",
+    "cancelled": "somebody cancelled the job",
     "launch": "the server ended before it was ready, or another server answered on its port",
     "server_died": "the server ended while it was in use; memory was not the reason",
     "out_of_memory": "an allocator said so in a log, or the kernel killed for want of memory",
@@ -39,6 +45,10 @@ MEANING: dict[FailureClass, str] = {
     "program": "a fault of this program; the log's end is its traceback",
 }
 """All there are."""
+
+
+STOPPED: tuple[FailureClass, ...] = ("unfinished", "interrupted", "preempted", "time_limit", "cancelled")
+"""Failures of drivers and jobs, which say nothing about a cell: it has yet to be measured."""
 
 
 class ConfigError(ValueError):

@@ -1,6 +1,6 @@
 """One record as one run in MLflow: what it says there, and filing it once.
 
-The writer during a study and `python -m analysis sync` after it both go through here, and every value, times included,
+The writers during a study and `python -m analysis sync` after it all go through here, and every value, times included,
 comes from the record, so that it makes no difference who filed it. A parent's note and plots come from all records of
 its call, when it ends. The surprise: a run is there only when it has ended.
 One that was begun and not ended lost its writer, and is replaced.
@@ -11,8 +11,11 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import json
+import os
+from contextlib import nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from analysis.dossier import filed, study_of
 from analysis.records import reason
@@ -20,10 +23,12 @@ from analysis.report.plots import plots
 from analysis.report.svg import alone
 from experiments import calibration, columns, notes
 from experiments.comparison import filing
-from experiments.record import DECISION, FILE, record_file
+from experiments.record import DECISION, FILE, SEARCH, record_file
+from experiments.sharing import turn
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from mlflow.entities import Run
@@ -68,6 +73,26 @@ PARENT = "mlflow.parentRunId"
 LONGEST = 5000
 """Characters of a tag that every store takes."""
 PLOTS = "plots"
+QUEUE = ".filing.lock"
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def writing(output: Path) -> AbstractContextManager[object]:
+    """One writer at a time of what an output directory holds: two would make a parent twice, or lock each other out."""
+    if not os.access(output, os.W_OK):  # nobody measures there, and its records may be filed elsewhere
+        return nullcontext()
+    return turn(output / QUEUE, waiting=lambda: None)
+
+
+def one_at_a_time(method: Callable[Concatenate[Shelf, P], T]) -> Callable[Concatenate[Shelf, P], T]:
+    @wraps(method)
+    def in_turn(shelf: Shelf, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with writing(shelf.directory.parent):
+            return method(shelf, *args, **kwargs)
+
+    return in_turn
 
 
 class Shelf:
@@ -76,8 +101,9 @@ class Shelf:
     def __init__(self, client: MlflowClient, experiment: str, directory: Path) -> None:
         self._client = client
         self._experiment = experiment
-        self._directory = directory
+        self.directory = directory
 
+    @one_at_a_time
     def parent(self, study: str, invocation: Mapping[str, Any]) -> str:
         """The run that stands for one call of run.py; made if it is not there."""
         if found := self._search(f"tags.{PARENT_KEY} = '{invocation['id']}'"):
@@ -86,6 +112,7 @@ class Shelf:
         start = milliseconds(invocation["started_utc"])
         return str(self._client.create_run(self._experiment, start, tags, study).info.run_id)
 
+    @one_at_a_time
     def file(self, parent: str, attempt: Path) -> bool:
         """The attempt's record below its parent; an A/B's on it. False if it has been there."""
         text = record_file(attempt).read_bytes()
@@ -106,13 +133,26 @@ class Shelf:
         self._client.set_terminated(created.info.run_id, status, ended)
         return True
 
+    def lacking(self, parent: str, invocation: Mapping[str, Any], attempts: Iterable[Path]) -> list[Path]:
+        """Those of the call's cells whose record is not filed."""
+        known = {child.data.tags[KEY] for child in self._children(parent) if child.info.end_time is not None}
+        texts = {attempt: (attempt / FILE).read_bytes() for attempt in attempts}
+        own = [attempt for attempt, text in texts.items() if json.loads(text)["invocation"]["id"] == invocation["id"]]
+        return [attempt for attempt in own if hashlib.sha256(texts[attempt]).hexdigest() not in known]
+
+    @one_at_a_time
     def end(self, parent: str, invocation: Mapping[str, Any]) -> None:
-        """Finished if as many cells as were to be measured are there and all are valid; ended when the last one did."""
-        children = self._search(f"tags.`{PARENT}` = '{parent}'")
-        valid = sum(child.info.status == "FINISHED" for child in children)
+        """Finished if as many cells as were to be measured are there, the last attempt at each of them valid.
+
+        An A/B's decision is no child but the parent's own, and is the last to end.
+        """
+        children = self._children(parent)
+        last = {child.info.run_name: child for child in sorted(children, key=number_of)}
+        valid = sum(child.info.status == "FINISHED" for child in last.values())
         ends = [child.info.end_time for child in children if child.info.end_time is not None]
-        status = "FINISHED" if valid == len(children) >= invocation["cells"] else "FAILED"
-        if whole := of_call(self._directory, invocation["id"]):
+        status = "FINISHED" if valid == len(last) >= wanted(self.directory, invocation) else "FAILED"
+        if whole := of_call(self.directory, invocation["id"]):
+            ends += [milliseconds(one.record["ended_utc"]) for one in whole.decisions if one.record["ended_utc"]]
             self._show(parent, whole)
             links = {"columns": columns.link(self._experiment)}
             self._client.set_tag(parent, columns.NOTE, notes.of_call(whole, links)[:LONGEST])
@@ -143,8 +183,22 @@ class Shelf:
         for name, plot in plots(study).items():
             self._client.log_text(run, alone(plot), f"{PLOTS}/{name}")
 
+    def _children(self, parent: str) -> list[Run]:
+        return self._search(f"tags.`{PARENT}` = '{parent}'")
+
     def _search(self, query: str) -> list[Run]:
-        return [*self._client.search_runs([self._experiment], query)]
+        found: list[Run] = []
+        token: str | None = ""
+        while token is not None:  # a store gives a thousand at a time
+            page = self._client.search_runs([self._experiment], query, page_token=token or None)
+            found += page
+            token = page.token or None
+        return found
+
+
+def number_of(child: Run) -> int:
+    """The attempt's; of a run that was begun and lost its writer, none."""
+    return int(child.data.tags.get("attempt", 0))
 
 
 def of_call(directory: Path, invocation: str) -> Study | None:
@@ -153,6 +207,14 @@ def of_call(directory: Path, invocation: str) -> Study | None:
     found = [filed(path, directory.parent) for path in paths]
     own = [one for one in found if one.record["invocation"]["id"] == invocation]
     return study_of(directory.name, own) if own else None
+
+
+def wanted(directory: Path, invocation: Mapping[str, Any]) -> int:
+    """Cells that a call was to measure; a search that its budget of seconds ended, fewer than it began with."""
+    path = directory / SEARCH.format(invocation["id"])
+    if path.exists():
+        invocation = json.loads(path.read_text())["invocation"]
+    return int(invocation["cells"])
 
 
 def run_name(record: Mapping[str, Any]) -> str:
@@ -187,6 +249,7 @@ def tags(record: Mapping[str, Any]) -> dict[str, Any]:
     values = {key: record[key] for key in TAGS} | {"reason": reason(dict(record))}
     values |= {"git_commit": record["environment"]["git_commit"]}
     values |= {"failure": (record["failure"] or {}).get("class")}
+    values |= {"accept_source": (record["metrics"] or {}).get("accept_source")}
     values |= {f"gate.{name}": gate["status"] for name, gate in record["gates"].items()}
     return {name: value for name, value in values.items() if value is not None}
 

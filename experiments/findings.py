@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from analysis import drift
 from analysis.peak import phase_band, streams, token_times
-from experiments import activation, telemetry
+from experiments import telemetry
+from experiments.engines.registry import engine_of
+from experiments.engines.simulation import simulated_accept
 from experiments.errors import MeasurementError
 from experiments.metrics import Metrics, Sample, measure, step_flag, with_steps
-from gates.validity import Fault, activation_faults
+from experiments.ports import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,10 +27,7 @@ if TYPE_CHECKING:
     from experiments.spec import CellSpec
     from experiments.tasks.gsm8k import Score
     from gates.evidence import CellEvidence, GateResult
-    from gates.validity import Ruler
-
-SIMULATION = "SGLANG_SIMULATE_ACC_LEN"
-"""Environment name under which a server invents its accept length."""
+    from gates.validity import Fault, Ruler
 
 FOREIGN_LOAD = 0.1
 """Cores used by others from which on a measurement is flagged."""
@@ -41,6 +40,8 @@ class Load:
     result: BenchResult
     info: dict[str, Any]
     """/server_info right after the window, before anything else ran."""
+    log: str
+    """The server's, to this moment."""
     machine: dict[str, Any]
 
 
@@ -93,21 +94,6 @@ def counts(section: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def inactive(spec: CellSpec, load: Load) -> tuple[Fault, ...]:
-    return tuple(activation_faults(activation.expected(spec), activation.observed(spec, load.info)))
-
-
-def prove_activation(spec: CellSpec, load: Load) -> dict[str, Any]:
-    """The activation part of a record."""
-    faults = inactive(spec, load)
-    return {
-        "ok": not faults,
-        "expected": activation.expected(spec),
-        "observed": activation.observed(spec, load.info),
-        "reason": "; ".join(fault.reason for fault in faults) or None,
-    }
-
-
 def sample(row: RequestRow) -> Sample:
     """The client asks for an exact length, so any other count is a fault of the engine or of the transfer."""
     if row.completion_tokens != row.asked_tokens:
@@ -124,17 +110,19 @@ def drift_of(spec: CellSpec, load: Load) -> LogRatio:
 
 
 def accept_source(spec: CellSpec) -> AcceptSource:
-    if SIMULATION in spec.env:
+    if simulated_accept(spec) is not None:
         return "simulated"
     return "definition" if spec.speculation.algorithm == "none" else "measured"
 
 
 def flags(spec: CellSpec, metrics: Metrics, load: Load) -> Iterator[str]:
-    yield from activation.fallbacks(spec.speculation, load.info)
+    yield from engine_of(spec).remarks(spec, load.info, load.log)
     if remark := step_flag(metrics):
         yield remark
     if remark := drift.remark(drift_of(spec, load)):
         yield remark
+    if not is_loopback(spec.engine.host):
+        yield f"the server listened at {spec.engine.host}, where other machines reach it"
     if load.machine["foreign_cores"] > FOREIGN_LOAD:
         yield f"other processes used {load.machine['foreign_cores']:.2f} cores during the benchmark"
     yield from telemetry.remarks(load.machine["telemetry"])

@@ -28,12 +28,12 @@ def available_cores() -> frozenset[int]:
     return frozenset(os.sched_getaffinity(0))
 
 
-def split_cores(available: frozenset[int], server_threads: int) -> Cores:
-    """The first `server_threads` cores for the server, the others for the client, at least one each."""
+def split_cores(available: frozenset[int], server_threads: int | None) -> Cores:
+    """The first `server_threads` cores for the server, None: all but one; the others for the client, at least one."""
     cores = sorted(available)
     if len(cores) < 2:
         return Cores()
-    count = min(server_threads, len(cores) - 1)
+    count = min(server_threads or len(cores), len(cores) - 1)
     return Cores(tuple(cores[:count]), tuple(cores[count:]))
 
 

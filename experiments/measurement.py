@@ -10,15 +10,15 @@ import contextlib
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from experiments import ruler, workloads
+from experiments import activation, ruler, workloads
 from experiments.clients import bench_serving
 from experiments.clients.bench_serving import BenchClient
-from experiments.findings import Findings, Load, derive, flags, inactive, prove_activation
+from experiments.findings import Findings, Load, derive, flags
 from experiments.gpu import gpus
 from experiments.limits import within
 from experiments.machine import LoadMeter, load_average
-from experiments.record import write_lines
-from experiments.server import Server
+from experiments.record import write_lines, write_text
+from experiments.running import running
 from experiments.tasks import gsm8k
 from experiments.telemetry import Telemetry
 from gates import questions
@@ -33,10 +33,11 @@ if TYPE_CHECKING:
     from experiments.limits import Phase
     from experiments.machine import Cores
     from experiments.progress import Stages
+    from experiments.running import Running
     from experiments.spec import CellSpec
     from experiments.workloads import Data
     from gates.change import Change
-    from gates.evidence import CellEvidence, Missing, TaskAnswers
+    from gates.evidence import CellEvidence, GateResult, Missing, TaskAnswers
     from gates.golden import Reference
 
 
@@ -45,6 +46,8 @@ class Baseline:
     """What a candidate is compared with: a valid cell of the same plan."""
 
     name: str
+    spec: CellSpec
+    identity: str
     change: Change
     evidence: CellEvidence
     ruler: Ruler
@@ -62,8 +65,10 @@ def measure_cell(
     """Everything the cell's server can tell, and the server stopped again. Raises CellError."""
     stages.enter("launch")
     with (
-        Server(spec, log=attempt / "server.log", cores=cores.server) as server,
-        BenchClient(spec, url=server.url, dataset=data.dataset, directory=attempt, cores=cores.client) as client,
+        running(spec, log=attempt / "server.log", cores=cores.server) as server,
+        BenchClient(
+            spec, url=server.url, dataset=data.dataset, directory=attempt, served_name=server.name, cores=cores.client
+        ) as client,
     ):
         write_commands(attempt / "command.txt", spec, server, data)
         server.wait_ready(spec.engine.ready_timeout_s)
@@ -86,6 +91,8 @@ def measure_cell(
             if any(result.status == "not_run" for result in results):
                 server.blame()
         stages.enter("stop")
+    if baseline and gates.waits_for_baseline(results, evidence):
+        results = score_by_baseline(results, spec, baseline, evidence, attempt, cores, stages)
     own = Ruler(
         harness=ruler.harness(),
         dataset=data.dataset_sha256,
@@ -98,16 +105,36 @@ def measure_cell(
         score=score,
         gates=results,
         evidence=evidence,
-        faults=(*inactive(spec, load), *faults),
+        faults=(*activation.faults(spec, load.info, load.log), *faults),
         flags=tuple(flags(spec, metrics, load)),
-        activation=prove_activation(spec, load),
+        activation=activation.proof(spec, load.info, load.log),
         ruler=own,
         load=load.machine,
     )
 
 
+def score_by_baseline(
+    results: tuple[GateResult, ...],
+    spec: CellSpec,
+    baseline: Baseline,
+    evidence: CellEvidence,
+    attempt: Path,
+    cores: Cores,
+    stages: Stages,
+) -> tuple[GateResult, ...]:
+    """What only the baseline's server can say: launched once more, for two might not fit; an attached one is there.
+
+    Raises CellError.
+    """
+    stages.enter("baseline")
+    with running(baseline.spec, log=attempt / "baseline.log", cores=cores.server) as server:
+        server.wait_ready(baseline.spec.engine.ready_timeout_s)
+        with server.blamed(), within("gates", spec.gate.timeout_s):
+            return gates.scored(results, spec, baseline.change, baseline.evidence, evidence, server.client)
+
+
 def run_load(
-    spec: CellSpec, data: Data, server: Server, client: BenchClient, stages: Stages, telemetry: Telemetry
+    spec: CellSpec, data: Data, server: Running, client: BenchClient, stages: Stages, telemetry: Telemetry
 ) -> Load:
     with phase(stages, "warm-up", spec.workload.warmup_timeout_s):
         workloads.warm_up(server.client, data.warmup, spec.workload.input_len)
@@ -117,11 +144,11 @@ def run_load(
         result = client.run(server, stages.advance)
     machine = {"load_average": before, "foreign_cores": round(meter.foreign_cores(), 3), "gpus": gpus()}
     machine["telemetry"] = telemetry.seen
-    return Load(result=result, info=server.client.server_info(), machine=machine)
+    return Load(result=result, info=server.client.server_info(), log=server.log(), machine=machine)
 
 
 def run_task(
-    spec: CellSpec, data: Data, server: Server, attempt: Path, stages: Stages
+    spec: CellSpec, data: Data, server: Running, attempt: Path, stages: Stages
 ) -> tuple[gsm8k.Score | None, TaskAnswers | None]:
     if spec.task.name == "none":
         return None, None
@@ -132,10 +159,10 @@ def run_task(
     return score, questions.marked(spec.task, data.task_sha256, score, answers)
 
 
-def write_commands(path: Path, spec: CellSpec, server: Server, data: Data) -> None:
+def write_commands(path: Path, spec: CellSpec, server: Running, data: Data) -> None:
     """Lines to paste; the client's writes to the terminal and not into this attempt."""
-    client = bench_serving.command(spec, url=server.url, dataset=data.dataset)
-    path.write_text(f"{server.command.shell()}\n{client.shell()}\n")
+    client = bench_serving.command(spec, url=server.url, dataset=data.dataset, served_name=server.name)
+    write_text(path, f"{server.line()}\n{client.shell()}\n")
 
 
 @contextlib.contextmanager

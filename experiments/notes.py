@@ -62,7 +62,7 @@ def _figures(record: Record) -> str:
     measured, task = record.get("metrics"), record.get("task") or {}
     if not measured:
         return ""
-    shown = [f"{name} {measured[key]:.{digits}f}" for name, (key, digits) in SHOWN.items()]
+    shown = [f"{name} {_figure(measured, key, digits)}" for name, (key, digits) in SHOWN.items()]
     accuracy = [f"accuracy {task['accuracy']:.3f}"] if task else []
     return ", ".join(shown + accuracy)
 
@@ -70,9 +70,14 @@ def _figures(record: Record) -> str:
 def _row(cell: Filed) -> list[str]:
     record = cell.record
     measured, task = record.get("metrics") or {}, record.get("task") or {}
-    figures = [f"{measured[key]:.{digits}f}" if measured else "" for key, digits in SHOWN.values()]
+    figures = [_figure(measured, key, digits) if measured else "" for key, digits in SHOWN.values()]
     accuracy = f"{task['accuracy']:.3f}" if task else ""
     return [cell.name, record["verdict"] or record["status"], *figures, accuracy, _reason(record)]
+
+
+def _figure(measured: Record, key: str, digits: int) -> str:
+    forced = key == "accept_length" and measured.get("accept_source") == "simulated"
+    return f"{measured[key]:.{digits}f}" + " simulated" * forced
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments import limits
+from experiments import limits, secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -21,13 +21,21 @@ if TYPE_CHECKING:
     from experiments.spec import CellSpec, SpeculationSpec
 
 PATHS = (
-    *("model.path", "model.tokenizer_path", "workload.dataset_path", "task.data_path"),
+    *("model.path", "model.tokenizer_path", "workload.dataset_path", "task.data_path", "task.shots_path"),
     *("speculation.draft_path", "speculation.sts_path", "speculation.cost_table_path"),
 )
 """Where things lie on this machine; identity hashes their contents instead."""
 
-LIMITS = tuple(limits.KEYS.values())
-"""They decide whether there is a result and not which."""
+TOLD = ("change.", "engine.reported.")
+"""A declaration is no axis, nor is what a server says of itself."""
+LABELLED = ("speculation.", "env.", "engine.flags.")
+"""Keys that a cell's label may stand for."""
+
+LIMITS = ("engine.host", *limits.KEYS.values())
+"""They decide whether there is a result, or who else may have one, and not which."""
+
+ASSUMED = ("engine.gpu",)
+"""What the audit takes for granted; the hardware itself is an input of its own."""
 
 
 @dataclass(frozen=True)
@@ -67,10 +75,13 @@ class Inputs:
 def expand(specs: Sequence[CellSpec]) -> tuple[Cell, ...]:
     """Names are unique: cells that do not differ (an A/A) are numbered."""
     flats = [flat(spec) for spec in specs]
-    axes = [key for key in _varying(flats) if not key.startswith("change.")]  # a declaration is no axis
+    axes = [key for key in _varying(flats) if not key.startswith(TOLD)]
     labels = [label(spec.speculation) for spec in specs]
-    alike = {text: [values for own, values in zip(labels, flats, strict=True) if own == text] for text in labels}
-    names = [name(text, values, _named(axes, alike[text])) for text, values in zip(labels, flats, strict=True)]
+    alike: dict[str, list[Mapping[str, Any]]] = {}
+    for text, values in zip(labels, flats, strict=True):
+        alike.setdefault(text, []).append(values)
+    shown = {text: _named(axes, same) for text, same in alike.items()}
+    names = [name(text, values, shown[text]) for text, values in zip(labels, flats, strict=True)]
     cells = zip(_numbered(names), specs, flats, strict=True)
     return tuple(Cell(text, spec, {key: values.get(key) for key in axes}) for text, spec, values in cells)
 
@@ -82,10 +93,12 @@ def name(label: str, values: Mapping[str, Any], axes: Sequence[str]) -> str:
 
 def label(speculation: SpeculationSpec) -> str:
     match speculation.algorithm:
-        case "none":
-            return "none"
-        case "nextn":
-            return f"nextn-{speculation.num_steps}-{speculation.num_draft_tokens}"
+        case "none" | "served":
+            return speculation.algorithm
+        case "nextn" | "eagle3" | "standalone":
+            return f"{speculation.algorithm}-{speculation.num_steps}-{speculation.num_draft_tokens}"
+        case "ngram":
+            return f"ngram-{speculation.num_draft_tokens}"
         case "dspark":
             mode = speculation.verify_mode if speculation.verify_mode != "static" else None
             return "-".join(filter(None, ["dspark", str(speculation.block_size), mode]))
@@ -93,7 +106,7 @@ def label(speculation: SpeculationSpec) -> str:
 
 def identity(spec: CellSpec, inputs: Inputs) -> str:
     """Hash of all that a valid record of this cell depends on; equal on any machine of the same hardware class."""
-    values = {key: value for key, value in flat(spec).items() if key not in (*PATHS, *LIMITS)}
+    values = {key: value for key, value in flat(spec).items() if key not in (*PATHS, *LIMITS, *ASSUMED)}
     text = json.dumps([values, asdict(inputs)], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -118,13 +131,14 @@ def _varying(flats: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _named(axes: Sequence[str], alike: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Axes that a name shows: of speculation only those in which cells `alike` by their label differ."""
+    """Axes that a name shows: of speculation and what goes with it those in which cells `alike` by label differ."""
     differing = _varying(alike)
-    return [key for key in axes if not key.startswith("speculation.") or key in differing]
+    return [key for key in axes if not key.startswith(LABELLED) or key in differing]
 
 
 def _brief(value: Any) -> str:
     """A value fit for a directory's name; of a list the end, where commands and flags differ."""
+    value = secrets.masked_tree(value)
     if isinstance(value, tuple):
         return "-".join(_brief(part).strip("-") for part in value)[-40:].strip("-")
     text = Path(value).name if isinstance(value, str) and "/" in value else str(value)

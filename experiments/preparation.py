@@ -6,16 +6,23 @@ of a sweep is found before the first one runs.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments import environment, plan, ruler, workloads
-from experiments.checks import checked, registered_variants
+from experiments.audit import cells
+from experiments.checks import checked
 from experiments.clients.bench_serving import check_installed
+from experiments.cluster import spec as cluster
 from experiments.composition import convert
+from experiments.engines.registry import engine_of
 from experiments.errors import ConfigError
+from experiments.files import once
+from experiments.kernels import registered_variants
 from gates.change import Change, ChangeError, classify
 from gates.evidence import Missing
 from gates.golden import GoldenError, Reference, reference
@@ -26,6 +33,7 @@ if TYPE_CHECKING:
 
     from omegaconf import DictConfig
 
+    from experiments.audit.finding import Finding
     from experiments.spec import CellSpec, GateSpec, StudySpec
 
 STUDY = r"[A-Za-z0-9_+-][A-Za-z0-9_.+-]*"
@@ -38,6 +46,8 @@ class Prepared:
     identity: str
     golden: Reference | Missing
     """What a cell without a baseline is held against."""
+    findings: tuple[Finding, ...] = ()
+    """What the audit has to say about it."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +59,20 @@ class Plan:
     def directory(self) -> Path:
         return Path(self.study.output_dir).absolute() / self.study.study
 
+    @property
+    def identity(self) -> str:
+        """Of all cells: two drivers that have it in common are at the same sweep."""
+        text = json.dumps([[item.cell.name, item.identity] for item in self.cells])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
 
 def prepare(configs: Sequence[DictConfig]) -> Iterator[Plan]:
     """One plan per study, in the order of first appearance. Raises ConfigError."""
-    check_installed()
     studies: dict[StudySpec, list[CellSpec]] = {}
     for one in map(convert, configs):
-        studies.setdefault(one.study, []).append(checked(one.cell))
+        spec = checked(one.cell)
+        check_programs(spec, one.study)
+        studies.setdefault(one.study, []).append(spec)
     for study, specs in studies.items():
         check_study(study)
         cells = plan.expand(specs)
@@ -81,13 +98,21 @@ def with_data(cell: plan.Cell, study: StudySpec, golden: Reference | Missing) ->
         harness=ruler.harness(),
         dataset=data.dataset_sha256,
         task_data=data.task_sha256,
-        model=ruler.model_revision(Path(cell.spec.model.path)),
-        draft=speculation.draft_path and ruler.model_revision(Path(speculation.draft_path)),
+        model=ruler.source_revision(cell.spec.model.path, cell.spec.model.revision),
+        draft=speculation.draft_path and ruler.source_revision(speculation.draft_path),
         sts=artifact(speculation.sts_path),
         cost_table=artifact(speculation.cost_table_path),
         hardware=environment.hardware_class(machine),
     )
-    return Prepared(cell, data, plan.identity(cell.spec, inputs), golden)
+    findings = () if study.audit == "off" else cells.audit(cell.spec, study.claims)
+    return Prepared(cell, data, plan.identity(cell.spec, inputs), golden, findings)
+
+
+def check_programs(cell: CellSpec, study: StudySpec) -> None:
+    """Raises ConfigError where client or server cannot be started here; a dry run starts neither."""
+    if not study.dry_run:
+        engine_of(cell).check_installed(cell)
+        check_installed()
 
 
 def artifact(path: str | None) -> str | None:
@@ -96,21 +121,31 @@ def artifact(path: str | None) -> str | None:
 
 
 def check_study(study: StudySpec) -> None:
+    if study.retry != "invalid" and not study.resume:
+        raise ConfigError("retry", f"{study.retry} is without effect; it says what resume=true takes over")
     if not re.fullmatch(STUDY, study.study):
         raise ConfigError("study", f"{study.study!r} cannot name a directory; allowed: letters, digits and any of _.+-")
+    cluster.check(study.launcher)
 
 
 def check_prompts(gate: GateSpec, data: workloads.Data) -> None:
     """The gates would find that out behind launch and benchmark."""
+    if problem := too_few(data.dataset, gate.parity_prompts):
+        raise ConfigError("gate.parity_prompts", problem)
+
+
+@once
+def too_few(dataset: Path, wanted: int) -> str | None:
     try:
-        gate_prompts(gate.parity_prompts, data.dataset)
+        gate_prompts(wanted, dataset)
     except ValueError as error:
-        raise ConfigError("gate.parity_prompts", str(error)) from error
+        return str(error)
+    return None
 
 
 def plain(cell: CellSpec) -> CellSpec:
     """What a single cell's declaration speaks of: the cell without the settings that may round."""
-    return replace(cell, kernels={}, env={}, engine=replace(cell.engine, extra_args=()))
+    return replace(cell, kernels={}, env={}, engine=replace(cell.engine, flags={}, extra_args=()))
 
 
 def golden_of(cell: CellSpec) -> Reference | Missing:

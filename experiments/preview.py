@@ -7,21 +7,23 @@ the data and the model's files, and its lines can be pasted.
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 
 from experiments import calibration, summary
+from experiments.audit import report
 from experiments.clients import bench_serving
-from experiments.engine import server_command
+from experiments.engines.registry import engine_of
 from experiments.errors import ConfigError
 from experiments.gpu import gpus
 from experiments.lock import is_free, lock_file
 from experiments.machine import available_cores, load_average, split_cores
-from experiments.ports import HOST, free_port
+from experiments.ports import free_port, reached
 from experiments.store import open_shelf
-from gates.verdict import INVALID, OK
+from gates.verdict import CONFIGURATION, INVALID, OK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -37,13 +39,15 @@ Check = tuple[str, bool, str]
 
 
 def dry_run(plans: Sequence[Plan]) -> int:
-    """Print what each cell would start, paste-ready, environment included."""
+    """Print what each cell would start, paste-ready, environment included; what the audit says goes to stderr."""
+    for text in report.lines(plans):
+        print(text, file=sys.stderr)
     for plan in plans:
         for item in plan.cells:
             for part, command in starts(item).items():
                 print(f"# {plan.study.study}/{item.cell.name}: {part}\n{command.shell()}")
     names = [item.cell.name for plan in plans for item in plan.cells]
-    summary.print_line({"cells": [], "decisions": [], "dry_run": names}, OK)
+    summary.print_line({"cells": [], "decisions": [], "dry_run": names, "findings": report.entries(plans)}, OK)
     return OK
 
 
@@ -52,20 +56,27 @@ def starts(item: Prepared) -> Mapping[str, Command]:
     spec, dataset = item.cell.spec, item.data.dataset
     if spec.calibrates:
         return dict(calibration.commands(spec, dataset, Path()).items())
-    port = free_port()
+    engine, host, name = engine_of(spec), reached(spec.engine.host), spec.model.name
+    port = free_port(host)
+    url = spec.engine.url or f"http://{host}:{port}"
     return {
-        "server": server_command(spec, port=port, served_name=spec.model.name),
-        "client": bench_serving.command(spec, url=f"http://{HOST}:{port}", dataset=dataset),
+        **({"server": engine.command(spec, port=port, served_name=name)} if engine.started else {}),
+        "client": bench_serving.command(spec, url=url, dataset=dataset, served_name=name),
+        **engine.lines(spec, url, item.data),
     }
 
 
 def preflight(plans: Sequence[Plan]) -> int:
-    """Print a line per check; OK, or INVALID where this machine cannot run the plans."""
+    """Print a line per check, then what the audit found; the code of the worst that keeps the plans from running."""
     checks = [check for plan in plans for check in machine_checks(plan)]
     for name, good, detail in checks:
         print(f"{'ok' if good else 'MISSING':8}{name:16}{detail}")
+    print(*report.table(plans), sep="\n")
     code = OK if all(good for _, good, _ in checks) else INVALID
-    summary.print_line({"cells": [], "decisions": [], "preflight": {name: good for name, good, _ in checks}}, code)
+    if any(map(report.refused, plans)):
+        code = CONFIGURATION
+    seen = {"preflight": {name: good for name, good, _ in checks}, "findings": report.entries(plans)}
+    summary.print_line({"cells": [], "decisions": [], **seen}, code)
     return code
 
 
@@ -87,6 +98,8 @@ def machine_checks(plan: Plan) -> Iterator[Check]:
 
 
 def _memory(item: Prepared) -> Check:
+    if not Path(item.cell.spec.model.path).is_dir():
+        return "memory", True, f"not known: {item.cell.spec.model.path} is not on this machine's disk"
     size = sum(file.stat().st_size for file in Path(item.cell.spec.model.path).glob("*.safetensors"))
     available = psutil.virtual_memory().available
     detail = f"{available / 2**30:.1f} GiB available for a checkpoint of {size / 2**30:.2f} GiB"

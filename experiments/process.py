@@ -12,7 +12,7 @@ import sys
 from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
-from experiments import memory, supervisor
+from experiments import memory, secrets, supervisor
 from experiments.errors import CleanupError
 
 if TYPE_CHECKING:
@@ -43,8 +43,19 @@ class Supervised:
         self.log = log
 
     @classmethod
-    def start(cls, command: Command, *, log: Path, cores: Sequence[int] = (), grace_s: float = GRACE_S) -> Self:
-        """`cores` empty leaves the child where the driver may run."""
+    def start(
+        cls,
+        command: Command,
+        *,
+        log: Path,
+        outputs: Sequence[Path] = (),
+        cores: Sequence[int] = (),
+        grace_s: float = GRACE_S,
+    ) -> Self:
+        """`cores` empty leaves the child where the driver may run; `outputs`: files among its arguments that it makes.
+
+        Like its log, these are written without secrets.
+        """
         with log.open("ab") as errors:
             process = subprocess.Popen(
                 [sys.executable, "-I", "-S", supervisor.__file__],
@@ -56,6 +67,7 @@ class Supervised:
             )
         assert process.stdin is not None
         job = {"argv": command.argv, "env": command.full_env(), "log": str(log), "cores": [*cores], "grace_s": grace_s}
+        job |= {"outputs": [*map(str, outputs)], "secrets": secrets.forms()}
         process.stdin.write(json.dumps(job) + "\n")
         process.stdin.flush()
         return cls(process, log, grace_s)

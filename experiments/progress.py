@@ -22,7 +22,7 @@ class Stages:
 
     def __init__(self, cells: int) -> None:
         self._cells = cells
-        self._begun = 0
+        self._begun: dict[str, int] = {}
         self._cell = ""
         self._start = time.monotonic()
         self._bars = Progress(
@@ -49,8 +49,8 @@ class Stages:
         self._bars.stop()
 
     def cell(self, name: str) -> None:
-        self._begun += 1
-        self._cell = f"[{self._begun}/{self._cells}] {name}"
+        place = self._begun.setdefault(name, len(self._begun) + 1)
+        self._cell = f"[{place}/{self._cells}] {name}"
         self._start = self._entered = time.monotonic()
         self._seconds = {}
         self._note = None

@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from experiments import secrets
 from experiments.errors import StorageError
 
 SCHEMA = 1
@@ -22,6 +23,8 @@ DECISION = "decision.json"
 """An attempt at a decision has this in place of a cell's record."""
 DECISIONS = "decisions"
 """Where these lie, beside a study's cells."""
+SEARCH = "search-{}.json"
+"""What a search came to, by its call; beside its cells once a budget has ended it."""
 
 
 def new_attempt(cell_directory: Path) -> Path:
@@ -68,13 +71,18 @@ def write_atomically(path: Path, text: str) -> None:
         os.close(directory)
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_text(path: Path, text: str) -> None:
+    """Without secrets, as all that is written here."""
+    write_atomically(path, secrets.masked(text))
+
+
+def write_json(path: Path, value: Any, *, indent: int | None = 2) -> None:
     """Strict JSON: a NaN or an infinity in a record is a bug."""
-    write_atomically(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+    write_atomically(path, json.dumps(secrets.masked_tree(value), indent=indent, allow_nan=False) + "\n")
 
 
 def write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
-    write_atomically(path, "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows))
+    write_atomically(path, "".join(json.dumps(secrets.masked_tree(row), allow_nan=False) + "\n" for row in rows))
 
 
 def record_file(attempt: Path) -> Path:

@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.engine import ROOT
+from experiments.child import ROOT
+from experiments.files import stamp
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from experiments.clients.bench_serving import RequestRow
+    from experiments.files import Stamp
     from experiments.spec import WorkloadSpec
 
 OWN = (
     "experiments/clients/bench_serving.py",
+    "experiments/clients/connection.py",
     "experiments/clients/generate.py",
+    "experiments/clients/openai.py",
     "experiments/clients/recorded_serving.py",
     "experiments/metrics.py",
     "experiments/tasks/gsm8k.py",
@@ -35,9 +40,14 @@ CLIENT = (
 SMALL_FILE = 64 * 2**20
 
 
+ABSENT = "no client"
+"""A dry run's harness where SGLang is not installed; nothing else gets that far."""
+
+
 def harness() -> str:
     spec = importlib.util.find_spec("sglang")
-    assert spec is not None, "checked before anything starts"
+    if spec is None:
+        return ABSENT
     assert spec.submodule_search_locations is not None
     package = Path(spec.submodule_search_locations[0])
     return digest((*(ROOT / name for name in OWN), *(package / name for name in CLIENT)))
@@ -57,10 +67,20 @@ def model_revision(path: Path) -> str:
     return digest(sorted(file for pattern in ("*.json", "*.safetensors") for file in path.glob(pattern)))
 
 
+def source_revision(source: str, revision: str | None = None) -> str:
+    """Of a checkpoint directory its hash; of an id of a hub the revision asked for, and the hub's word for it."""
+    return model_revision(Path(source)) if Path(source).is_dir() else f"{source}@{revision or 'main'}"
+
+
 def digest(files: Iterable[Path]) -> str:
+    return _digest(tuple(map(stamp, files)))
+
+
+@cache
+def _digest(files: tuple[Stamp, ...]) -> str:
     total = hashlib.sha256()
     for file in files:
-        total.update(f"{file.name} {file.stat().st_size}\n".encode())
-        with file.open("rb") as content:
+        total.update(f"{file.path.name} {file.size}\n".encode())
+        with file.path.open("rb") as content:
             total.update(content.read(SMALL_FILE))
     return total.hexdigest()[:16]

@@ -1,8 +1,9 @@
 """The schema that Hydra checks a configuration against, derived from the frozen classes of spec.py.
 
 One field, one place: a key is written in spec.py and nowhere else. The derivation is needed because OmegaConf 2.3
-takes frozen classes for read-only and knows no `Literal`. The surprise: `env`, `kernels`, `model.drafts` and a sweep's
-axes are open dictionaries, all the rest is closed, so that a misspelt key ends a run before anything starts.
+takes frozen classes for read-only and knows no `Literal`. The surprise: `env`, `kernels`, `engine.flags`,
+`model.drafts`, a sweep's axes and sbatch's parameters are open dictionaries, all the rest is closed, so that a misspelt
+key ends a run before anything starts.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, OmegaConf
 
+from experiments.child import ROOT
 from experiments.comparison.spec import Modes
-from experiments.engine import ROOT
 from experiments.spec import CellSpec, StudySpec
 from experiments.sweep import SearchSpec, SweepSpec
 
-OPEN = ("env", "kernels", "model.drafts", "sweep.grid", "sweep.zip")
+OPEN = ("env", "kernels", "engine.flags", "model.drafts", "launcher.sbatch", "sweep.grid", "sweep.zip")
 
 
 @cache

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import OmegaConf
 
 from experiments import composition
+from experiments.comparison.figures import log_ratio
 from experiments.errors import ConfigError
 from experiments.sweep import SearchSpec
+from gates.speed import criterion
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -45,6 +47,8 @@ class Search:
     """Why; empty while it has not."""
     known: dict[Point, float | None] = field(default_factory=dict)
     """The metric by point; None for a cell that was rejected or is invalid."""
+    baseline: dict[str, Any] | None = None
+    """The figures of the cell that the others are held against."""
     _trial: optuna.Trial | None = None
 
     @property
@@ -65,7 +69,17 @@ class Search:
         """The record of the cell that was given last."""
         assert self._trial is not None
         passed = record["status"] == "valid" and record["verdict"] != "reject"
-        self.known[self._point(self._trial)] = record["metrics"][self.spec.metric] if passed else None
+        self.known[self._point(self._trial)] = self.value(record) if passed else None
+
+    def value(self, record: dict[str, Any]) -> float:
+        """Of a cell that passed. The first such is the baseline, as in any sweep."""
+        figures = record["metrics"]
+        if self.spec.metric != "criterion":
+            return float(figures[self.spec.metric])
+        if self.baseline is None:
+            self.baseline = figures
+            return 0.0
+        return log_ratio(criterion(record["change"]["class"]), figures, self.baseline)
 
     def result(self) -> dict[str, Any]:
         """For the last line of a run."""

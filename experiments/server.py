@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
+import sys
 import time
 import uuid
 from typing import TYPE_CHECKING, NoReturn, Self
 
-from experiments.clients.generate import GenerateClient, ProtocolError
-from experiments.engine import server_command
-from experiments.errors import CellError, EngineError, LaunchError, OutOfMemory, PhaseTimeout, ServerDied
+from experiments.clients.generate import ProtocolError
+from experiments.engines.registry import engine_of
+from experiments.errors import CellError, EngineError, Interrupted, LaunchError, OutOfMemory, PhaseTimeout, ServerDied
 from experiments.gpu import used_mib, wait_for_memory
 from experiments.limits import within
-from experiments.ports import HOST, free_port
+from experiments.ports import free_port, is_loopback, reached
 from experiments.process import Supervised
 
 if TYPE_CHECKING:
@@ -38,11 +39,15 @@ class Server:
     """A launched engine; a context manager that stops it."""
 
     def __init__(self, cell: CellSpec, *, log: Path, cores: Sequence[int] = ()) -> None:
-        port = free_port()
+        host = cell.engine.host
+        if not is_loopback(host):
+            print(f"warning: engine.host={host}: any machine that reaches this one can ask the server", file=sys.stderr)
+        port = free_port(reached(host))
         self.name = f"{cell.model.name}-{uuid.uuid4().hex[:12]}"
-        self.url = f"http://{HOST}:{port}"
-        self.command = server_command(cell, port=port, served_name=self.name)
-        self.client = GenerateClient(self.url)
+        self.url = f"http://{reached(host)}:{port}"
+        self.cell, self.engine = cell, engine_of(cell)
+        self.command = self.engine.command(cell, port=port, served_name=self.name)
+        self.client = self.engine.client(cell, self.url)
         self._gpu_mib = None if cell.engine.device == "cpu" else used_mib()
         self.process = Supervised.start(self.command, log=log, cores=cores)
 
@@ -54,7 +59,7 @@ class Server:
     ) -> None:
         self.client.close()
         self.process.stop()
-        if self._gpu_mib is not None:
+        if self._gpu_mib is not None and not isinstance(error, Interrupted):  # nobody comes after this one
             wait_for_memory(self._gpu_mib)
 
     def wait_ready(self, timeout_s: float) -> float:
@@ -72,6 +77,18 @@ class Server:
                     time.sleep(POLL_S)
         except PhaseTimeout as error:
             raise PhaseTimeout(f"{error}; last: {problem}", self.process.tail()) from error
+
+    @property
+    def supervisor_pid(self) -> int:
+        return self.process.supervisor_pid
+
+    def line(self) -> str:
+        """The command that started it, to paste."""
+        return self.command.shell()
+
+    def log(self) -> str:
+        """All that the server has written."""
+        return self.process.log.read_text(errors="replace")
 
     def check_alive(self) -> None:
         """Raises ServerDied or OutOfMemory."""
@@ -107,7 +124,7 @@ class Server:
     def _problem(self) -> str:
         """Why the server is not ready yet; empty when it is."""
         try:
-            with GenerateClient(self.url, timeout_s=PROBE_TIMEOUT_S) as probe:
+            with contextlib.closing(self.engine.client(self.cell, self.url, timeout_s=PROBE_TIMEOUT_S)) as probe:
                 names = probe.models()
             if names != [self.name]:
                 raise LaunchError(f"{self.url} answers as {names}, not as {self.name}", self.process.tail())

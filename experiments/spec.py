@@ -10,25 +10,60 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-Algorithm = Literal["none", "nextn", "dspark"]
+from experiments.cluster.spec import LauncherSpec
+
+Algorithm = Literal["none", "nextn", "dspark", "eagle3", "standalone", "ngram", "served"]
+"""`served`: what an attached server has; it is replaced by that before anything else looks at it."""
 VerifyMode = Literal["static", "cap-accept", "compact"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineSpec:
-    name: Literal["ling", "sglang", "attach"] = "ling"
-    num_threads: int = 1
-    max_running_requests: int = 8
+    """One schema for all engines; a key that one has no use for is refused there (engines/)."""
+
+    name: str = "ling"
+    """One of engines/registry.py."""
+    num_threads: int | None = 1
+    """None: every core but the client's, where the engine takes that."""
+    max_running_requests: int | None = 8
     context_length: int | None = None
     dtype: str = "float32"
     device: str = "cpu"
-    random_seed: int = 0
+    random_seed: int | None = 0
+    host: str = "127.0.0.1"
+    """Where a server of ours listens; any address but the loopback's is reached by other machines."""
+    trust_remote_code: bool = False
+    """Runs Python code that the checkpoint brings along."""
+    tp_size: int | None = None
+    ep_size: int | None = None
+    dp_size: int | None = None
+    mem_fraction_static: float | None = None
+    attention_backend: str | None = None
+    linear_attn_backend: str | None = None
+    moe_runner_backend: str | None = None
+    quantization: str | None = None
+    kv_cache_dtype: str | None = None
+    flags: dict[str, str] = field(default_factory=dict)
+    """Any other flag by its name without dashes; the empty text: a bare flag."""
+    url: str | None = None
+    """Of a server that somebody else runs."""
+    api_key_env: str | None = None
+    """Name of the environment variable that holds its key, never the key."""
+    reported: dict[str, str] = field(default_factory=dict)
+    """What such a server says of itself; nobody sets it."""
+    gpu: str | None = None
+    """Hardware that the audit is to assume; None: what nvidia-smi reports."""
     command: tuple[str, ...] = ()
     """Program that takes the engine's flags; empty: the engine's own."""
     extra_args: tuple[str, ...] = ()
     """Appended verbatim."""
     ready_timeout_s: float = 120.0
     """Limit of launch. A limit decides whether there is a result and not which, so no identity depends on it."""
+
+    @property
+    def threads(self) -> int:
+        """Of a library that is given a fixed number."""
+        return self.num_threads or 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,11 +101,18 @@ class SpeculationSpec:
     @property
     def window(self) -> int:
         """Rows the target verifies per step (decisions: W = 1, steps + 1, or block + 1)."""
-        if self.algorithm == "none":
-            return 1
-        drafts = self.num_steps if self.algorithm == "nextn" else self.block_size
-        assert drafts is not None
-        return drafts + 1
+        match self.algorithm:
+            case "none":
+                return 1
+            case "ngram":
+                assert self.num_draft_tokens is not None
+                return self.num_draft_tokens
+            case "dspark":
+                assert self.block_size is not None
+                return self.block_size + 1
+            case _:
+                assert self.num_steps is not None
+                return self.num_steps + 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +140,8 @@ class TaskSpec:
     name: Literal["none", "gsm8k"] = "none"
     data_path: str | None = None
     """JSONL in GSM8K's form; None: generated word problems."""
+    shots_path: str | None = None
+    """JSONL whose first rows are the examples; None: those are the data's own first rows, which are then not asked."""
     num_questions: int = 50
     num_shots: int = 5
     max_new_tokens: int = 512
@@ -187,6 +231,15 @@ class MachineSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClaimSpec:
+    """Figures that somebody states of this study's cells, for the audit to hold against what can be; nothing else."""
+
+    accept_length: float | None = None
+    expert_mb: float | None = None
+    """MB (1e6) of routed experts that one layer makes one rank read in a step."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class StudySpec:
     """What its cells share and no cell's identity depends on."""
 
@@ -194,7 +247,13 @@ class StudySpec:
     output_dir: str = "outputs"
     tracking: TrackingSpec = field(default_factory=TrackingSpec)
     machine: MachineSpec = field(default_factory=MachineSpec)
+    launcher: LauncherSpec = field(default_factory=LauncherSpec)
     resume: bool = False
-    """Take over cells whose identity already has a valid record in output_dir."""
+    """Take over cells whose identity already has a record in output_dir, and share the others with other drivers."""
+    retry: Literal["invalid", "none", "all"] = "invalid"
+    """With `resume`: which cells that have a record are measured again all the same."""
     dry_run: bool = False
     preflight: bool = False
+    audit: Literal["strict", "warn", "off"] = "warn"
+    """strict: nothing starts while the audit of a cell has an error."""
+    claims: ClaimSpec = field(default_factory=ClaimSpec)

@@ -7,6 +7,8 @@ started, and the server will ask them again.
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,12 +19,17 @@ from ling_runtime.config import ConfigError as ModelConfigError
 from ling_runtime.draft_config import DraftConfig
 
 if TYPE_CHECKING:
+    from experiments.engines.interface import Engine
     from experiments.spec import Algorithm, CellSpec, ModelSpec
     from ling_runtime.config import ModelConfig
 
 KEYS: dict[Algorithm, tuple[str, ...]] = {
     "none": (),
+    "served": (),
     "nextn": ("num_steps", "num_draft_tokens"),
+    "eagle3": ("num_steps", "num_draft_tokens", "draft_path"),
+    "standalone": ("num_steps", "num_draft_tokens", "draft_path"),
+    "ngram": ("num_draft_tokens",),
     "dspark": (
         "block_size",
         "draft_path",
@@ -42,29 +49,40 @@ INSTEAD = {
     ("dspark", "num_draft_tokens"): "a block of block_size drafts is verified in block_size + 1 rows",
     ("nextn", "block_size"): "a chain's depth is num_steps",
     ("nextn", "draft_path"): "its draft layer is part of the model",
+    ("ngram", "num_steps"): "its drafts are looked up and not computed; their number is num_draft_tokens - 1",
+    ("ngram", "draft_path"): "it drafts from the text so far, without a model",
 }
 
 SCHEDULED = ("scheduler", "sts_path", "cost_table_path", "allow_fallback")
 """Keys without effect where every row is verified."""
 
 
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+
 OVERRULED = {"SGLANG_RAGGED_VERIFY_MODE": "verify_mode", "SGLANG_DSPARK_USE_GREEDY_DRAFT": "greedy_draft"}
 """SGLang's environment names, which a server that was given the flag does not read."""
 
 
-def completed(speculation: SpeculationSpec, model: ModelSpec) -> SpeculationSpec:
+def completed(speculation: SpeculationSpec, model: ModelSpec, engine: Engine) -> SpeculationSpec:
     """With every default that the engine would choose, and absolute paths. Raises ConfigError."""
     algorithm = speculation.algorithm
+    if algorithm not in engine.algorithms:
+        why = f"engine={engine.name} has no {algorithm}; allowed: {', '.join(engine.algorithms)}"
+        raise ConfigError("speculation.algorithm", f"{why} ({engine.without})" if engine.without else why)
     for key in given(speculation):
         if key not in KEYS[algorithm]:
             raise ConfigError(f"speculation.{key}", foreign(algorithm, key))
     match algorithm:
-        case "none":
+        case "none" | "served":
             return speculation
         case "nextn":
             return _chain(speculation)
+        case "eagle3" | "standalone":
+            return _with_draft(_chain(speculation), hub=engine.hub)
+        case "ngram":
+            return _looked_up(speculation)
         case "dspark":
-            return _block(speculation, model)
+            return _block(speculation, model, hub=engine.hub)
 
 
 def given(speculation: SpeculationSpec) -> list[str]:
@@ -88,8 +106,22 @@ def _chain(speculation: SpeculationSpec) -> SpeculationSpec:
     return replace(speculation, num_draft_tokens=steps + 1)
 
 
-def _block(speculation: SpeculationSpec, model: ModelSpec) -> SpeculationSpec:
-    size = speculation.block_size
+def _with_draft(speculation: SpeculationSpec, *, hub: bool) -> SpeculationSpec:
+    if not speculation.draft_path:
+        why = f"speculation={speculation.algorithm} needs a draft model; name one"
+        raise ConfigError("speculation.draft_path", why)
+    return replace(speculation, draft_path=located(speculation.draft_path, hub=hub))
+
+
+def _looked_up(speculation: SpeculationSpec) -> SpeculationSpec:
+    rows = speculation.num_draft_tokens
+    if rows is None or rows < 2:
+        raise ConfigError("speculation.num_draft_tokens", f"{rows} leaves no draft to verify; allowed: 2, 3, ...")
+    return speculation
+
+
+def _block(speculation: SpeculationSpec, model: ModelSpec, *, hub: bool) -> SpeculationSpec:
+    size = speculation.block_size or (own_block(speculation.draft_path, model) if hub else None)
     if size is None or size < 1:
         raise ConfigError("speculation.block_size", f"{size} is not a number of drafts; allowed: 1, 2, ...")
     mode = speculation.verify_mode or "static"
@@ -99,7 +131,8 @@ def _block(speculation: SpeculationSpec, model: ModelSpec) -> SpeculationSpec:
             raise ConfigError(f"speculation.{key}", why)
     done = replace(
         speculation,
-        draft_path=absolute(speculation.draft_path or shipped_draft(size, model)),
+        block_size=size,
+        draft_path=located(speculation.draft_path or shipped_draft(size, model), hub=hub),
         verify_mode=mode,
         acceptance=speculation.acceptance or "classic",
         greedy_draft=bool(speculation.greedy_draft),
@@ -111,8 +144,24 @@ def _block(speculation: SpeculationSpec, model: ModelSpec) -> SpeculationSpec:
     return replace(done, scheduler=done.scheduler or "causal", allow_fallback=bool(done.allow_fallback))
 
 
+def located(path: str, *, hub: bool) -> str:
+    """Absolute; an id of a hub (org/name) stays one where the engine takes those."""
+    if hub and HUB_ID.fullmatch(path) and not Path(path).exists():
+        return path
+    return str(Path(path).absolute())
+
+
 def absolute(path: str | None) -> str | None:
     return path and str(Path(path).absolute())
+
+
+def own_block(draft_path: str | None, model: ModelSpec) -> int | None:
+    """Drafts that a draft was trained for, from the model's list or the draft's config; None: neither says."""
+    known = [size for size, path in model.drafts.items() if draft_path in (None, path)]
+    if len(known) == 1 and known[0].isdecimal():
+        return int(known[0])
+    config = Path(draft_path or "") / "config.json"
+    return json.loads(config.read_text()).get("block_size") if draft_path and config.is_file() else None
 
 
 def shipped_draft(size: int, model: ModelSpec) -> str:
@@ -175,7 +224,7 @@ def check_artifacts(cell: CellSpec) -> None:
         speculation.block_size,
         device=engine.device,
         dtype=engine.dtype,
-        threads=engine.num_threads,
+        threads=engine.threads,
     )
     loads = {"sts_path": load_temperatures, "cost_table_path": load_cost}
     for key, load in loads.items():

@@ -11,11 +11,13 @@ import argparse
 import json
 import sys
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from experiments import claim
+from experiments import claim, terminal
+from experiments.cluster import board
+from experiments.errors import STOPPED
 from experiments.limits import KEYS, Part
 from experiments.record import DECISIONS, attempts, number, record_file
 
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 CONFIGURATION = 2
 NO_RECORD = "no record: the driver was killed before it wrote one, or the disk took none"
 PLACES = ("*/*", f"*/{DECISIONS}/*")
+LAST = "9"
+"""Behind every time stamp: what waits for its job."""
 LOGS = {"client": "bench.log"}
 """Where a failure's class says that it is not the server's log which tells more."""
 
@@ -34,7 +38,7 @@ class Row:
     study: str
     cell: str
     attempt: int
-    status: Literal["valid", "invalid", "running"]
+    status: Literal["valid", "invalid", "running", "queued"]
     verdict: str | None
     class_: str | None
     """Of an invalid cell: its failure's class, or the rule that its figures broke."""
@@ -74,10 +78,37 @@ def parser() -> argparse.ArgumentParser:
 
 
 def collect(output: Path) -> list[Row]:
-    """By study, in the order in which cells and decisions were begun."""
+    """By study, in the order in which cells and decisions were begun; what waits for its job comes last."""
     cells = {attempt.parent for place in PLACES for attempt in output.glob(f"{place}/attempt-*")}
-    rows = [row(attempts(cell)[-1]) for cell in cells]
-    return sorted(rows, key=lambda one: (one.study, one.started_utc, one.cell))
+    rows = {cell: row(attempts(cell)[-1]) for cell in cells}
+    for one in board.cells(output):
+        rows[one.cell] = in_queue(one, rows.get(one.cell))
+    return sorted(rows.values(), key=lambda one: (one.study, one.started_utc or LAST, one.cell))
+
+
+def in_queue(one: board.Submitted, last: Row | None) -> Row:
+    """A cell whose job is not over; the job is believed, for not every shared disk shows another machine's claims."""
+    waiting = Row(
+        study=one.cell.parent.name,
+        cell=one.cell.name,
+        attempt=last.attempt if last else 0,
+        status="queued",
+        verdict=None,
+        class_=None,
+        phase=None,
+        reason=one.job.told(),
+        started_utc=last.started_utc if last else "",
+        duration_s=None,
+        stages={},
+        log=None,
+    )
+    if last is None or not one.begun:
+        return waiting
+    if last.status == "invalid" and last.class_ == "unfinished":
+        return replace(waiting, status="running", phase=last.phase)
+    if last.status == "invalid" and last.class_ in STOPPED:
+        return replace(waiting, reason=f"attempt {last.attempt} was stopped ({last.class_}); {one.job.told()}")
+    return last
 
 
 def row(attempt: Path) -> Row:
@@ -156,4 +187,5 @@ def summary(rows: Sequence[Row]) -> str:
 
 
 if __name__ == "__main__":
+    terminal.guard()
     sys.exit(main())

@@ -15,8 +15,8 @@ from urllib.parse import urlparse
 from urllib.request import url2pathname
 
 from experiments import columns
-from experiments.errors import ConfigError
-from experiments.filing import Shelf
+from experiments.errors import ConfigError, StorageError
+from experiments.filing import Shelf, writing
 from experiments.record import now
 
 if TYPE_CHECKING:
@@ -45,11 +45,12 @@ def open_shelf(directory: Path, study: str, uri: str | None) -> Shelf:
     uri = uri or f"{SQLITE}{directory.absolute() / DATABASE}"
     database = Path(uri.removeprefix(SQLITE)).absolute() if uri.startswith(SQLITE) else None
     try:
-        if database and not database.exists():
-            create(database)
-        client = MlflowClient(uri)
-        shelf = Shelf(client, experiment(client, study, database), directory / study)
-    except (CommandError, MlflowException, SQLAlchemyError, OSError, ImportError) as error:
+        with writing(directory):
+            if database and not database.exists():
+                create(database)
+            client = MlflowClient(uri)
+            shelf = Shelf(client, experiment(client, study, database), directory / study)
+    except (CommandError, MlflowException, SQLAlchemyError, OSError, StorageError, ImportError) as error:
         raise ConfigError("tracking.uri", f"{uri} cannot be opened for writing: {error}") from error
     return shelf
 

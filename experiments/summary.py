@@ -21,7 +21,7 @@ from experiments.comparison import ledger
 from gates.verdict import CONFIGURATION, INVALID, Verdict, exit_code
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from experiments.errors import ConfigError
@@ -49,11 +49,13 @@ def conclude(
     untracked: Sequence[Path] = (),
     stopped: str | None = None,
     search: dict[str, Any] | None = None,
+    cluster: Sequence[dict[str, Any]] = (),
 ) -> int:
     """Print table and JSON line of these records; returns the exit code.
 
     `decided`: records of decisions about these cells. `campaign`: what its file says in sum. `untracked`: records that
     the tracking store lacks. `stopped`: why what was to follow was not begun. `search`: what it found.
+    `cluster`: which jobs had which cell, and what came of each attempt.
     """
     judged = [record for record, _ in (*records, *decided) if record.get("kind") != "leave_one_out"]
     verdicts = [Verdict(**{key: record[key] for key in ("status", "verdict", "rule", "reason")}) for record in judged]
@@ -66,6 +68,8 @@ def conclude(
     for record, path in (*records, *decided):
         if record["failure"] and record["failure"]["log_tail"]:
             print(f"\n{record['name']}: the log's end ({path})\n{record['failure']['log_tail']}", file=sys.stderr)
+    for line in told(cluster):
+        print(line)
     if untracked:
         print("\nnot in the tracking store; `python -m analysis sync OUTPUT_DIR [--uri URI]` files", file=sys.stderr)
         print(*untracked, sep="\n", file=sys.stderr)
@@ -75,10 +79,20 @@ def conclude(
         print("\nsearch: {best} ({metric} {value}), {measured} of {of} cells; {stopped}".format(**search))
     remarks: dict[str, Any] = {"error": stopped, "untracked": [str(path) for path in untracked]}
     lines = [ledger.entry(record, str(path)) for record, path in decided]
-    remarks |= {"campaign": campaign, "search": search}
+    remarks |= {"campaign": campaign, "search": search, "cluster": [*cluster]}
     content = {"cells": [cell(record, path) for record, path in records], "decisions": lines or decisions(records)}
     print_line(content | {key: value for key, value in remarks.items() if value}, code)
     return code
+
+
+def told(cluster: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """A line per cell that went to a cluster: its attempts in order, with job and node."""
+    if cluster:
+        yield "\non the cluster:"
+    width = max((len(entry["name"]) for entry in cluster), default=0)
+    for entry in cluster:
+        attempts = [f"{one['outcome']} (job {one['job']} on {one['node']})" for one in entry["attempts"]]
+        yield f"  {entry['name']:{width}}  {', then '.join(attempts) or entry['state']}"
 
 
 def show(records: Sequence[Filed], console: Console) -> None:
@@ -99,6 +113,7 @@ def show_decisions(records: Sequence[dict[str, Any]], console: Console) -> None:
         line = ledger.entry(record, "")
         ratios = [ledger.percent(line[figure]) for figure in ledger.FIGURES]
         verdict = line["verdict"] or line["status"]
+        ratios[-1] += " simulated" * (line["accept_source"] == "simulated")
         blocks = str(line["blocks"] or "-")
         table.add_row(line["name"], line["baseline"], line["class"], *ratios, blocks, verdict, line["rule"])
     console.print(table)
@@ -136,6 +151,7 @@ def cell(record: dict[str, Any], path: Path) -> dict[str, Any]:
         **{key: measured.get(key) for key in FIGURES},
         "gsm8k_accuracy": (record["task"] or {}).get("accuracy"),
         "gates": {name: gate["status"] for name, gate in record["gates"].items()},
+        "findings": record.get("findings", []),
         "record": str(path),
         **{key: record[key] for key in ("artifacts", "use") if key in record},
     }

@@ -3,7 +3,7 @@
 Run by path, with the standard library alone. Its stdin is a pipe: one line of JSON (the job), then silence; end of
 file means "stop now", however the driver died. It answers with two lines of JSON: the child's pid when it runs, its
 return code when nothing is left. The surprise: it is a child subreaper, so that grandchildren which left the process
-group are still adopted, killed and reaped here.
+group are still adopted, killed and reaped here. Where there are secrets, the child's files are written here, not there.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ import contextlib
 import ctypes
 import json
 import os
+import re
 import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,9 @@ from typing import Any
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 POLL_S = 0.05
+MASK = b"***"
+CUT = 3
+"""Characters at a log's very end that are no trace of a secret, however it begins."""
 
 
 def prctl(option: int, value: int) -> None:
@@ -31,24 +36,63 @@ def prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), f"prctl({option}) failed")
 
 
-def start(job: dict[str, Any]) -> subprocess.Popen[bytes]:
+class Copy(threading.Thread):
+    """A pipe to a file, line by line and without secrets: what goes in raw is never on a disk, whoever is killed.
+
+    The last line may have been cut off, and so may a secret in it.
+    """
+
+    def __init__(self, path: Path, secrets: list[str]) -> None:
+        super().__init__(daemon=True)
+        self._path, self._secrets = path, [secret.encode(errors="surrogateescape") for secret in secrets]
+        self._pattern = re.compile(b"|".join(map(re.escape, self._secrets)))
+        begin, self.end = os.pipe()
+        self._lines = os.fdopen(begin, "rb")
+
+    def run(self) -> None:
+        with self._path.open("ab", buffering=0) as out:
+            for line in self._lines:
+                whole = line if line.endswith(b"\n") else self._cut(line)
+                with contextlib.suppress(OSError):  # the disk is full; the child shall not wait for it
+                    out.write(self._pattern.sub(MASK, whole))
+
+    def _cut(self, line: bytes) -> bytes:
+        begun = (secret[:size] for secret in self._secrets for size in range(len(secret) - 1, CUT, -1))
+        return next((line.removesuffix(part) + MASK for part in begun if line.endswith(part)), line)
+
+
+def start(job: dict[str, Any]) -> tuple[subprocess.Popen[bytes], list[Copy]]:
     """The child in a session of its own, on its cores, its output in the log; it dies with this process."""
+    if not job["secrets"]:
+        with Path(job["log"]).open("ab") as log:
+            return launch(job, job["argv"], log.fileno()), []
+    copies = {path: Copy(Path(path), job["secrets"]) for path in (job["log"], *job["outputs"])}
+    argv = [f"/dev/fd/{copies[part].end}" if part in job["outputs"] else part for part in job["argv"]]
+    child = launch(job, argv, copies[job["log"]].end, [copies[path].end for path in job["outputs"]])
+    for copy in copies.values():
+        os.close(copy.end)
+        copy.start()
+    return child, [*copies.values()]
+
+
+def launch(job: dict[str, Any], argv: list[str], log: int, more: list[int] | None = None) -> subprocess.Popen[bytes]:
+    """`more`: descriptors that it inherits."""
 
     def before_exec() -> None:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if job["cores"]:
             os.sched_setaffinity(0, job["cores"])
 
-    with Path(job["log"]).open("ab") as log:
-        return subprocess.Popen(
-            job["argv"],
-            env=job["env"],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=before_exec,  # noqa: PLW1509 - this process has one thread
-        )
+    return subprocess.Popen(
+        argv,
+        env=job["env"],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        pass_fds=more or (),
+        start_new_session=True,
+        preexec_fn=before_exec,  # noqa: PLW1509 - this process has one thread yet
+    )
 
 
 def wait(child: subprocess.Popen[bytes], wakeup: int) -> None:
@@ -110,11 +154,13 @@ def main() -> None:
     signal.set_wakeup_fd(write_end)
     for stop in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(stop, lambda *_: None)
-    child = start(job)
+    child, copies = start(job)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a driver that is gone reads nothing; end without a word
     print(json.dumps({"pid": child.pid}), flush=True)
     wait(child, wakeup)
     end(child, job["grace_s"])
+    for copy in copies:
+        copy.join()
     print(json.dumps({"returncode": child.returncode}), flush=True)
 
 

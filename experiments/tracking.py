@@ -1,8 +1,8 @@
-"""Finished cells in MLflow: one experiment per study, one parent run per call of run.py, one child per cell.
+"""Finished cells in MLflow: one experiment per study, one parent run per sweep, one child per attempt at a cell.
 
-Written from records alone, by this one process. The surprise: a store that fails while a study runs costs a warning and
-nothing else, for the record is on disk and can be filed later. It is not asked again in this run, because each question
-to a dead server takes seconds.
+Written from records alone; drivers that share a sweep share its parent, and file one at a time. The surprise: a store
+that fails while a study runs costs a warning and nothing else, for the record is on disk and can be filed later. It is
+not asked again in this run, because each question to a dead server takes seconds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from experiments.record import record_file
 from experiments.store import open_shelf
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
     from experiments.filing import Shelf
@@ -41,9 +41,12 @@ class Untracked:
     def expect(self, cells: int) -> None:
         pass
 
+    def complete(self, attempts: Sequence[Path]) -> None:
+        pass
+
 
 class Tracker:
-    """The parent run of one call, in an open store; a context manager that ends that run."""
+    """The parent run of one call, in an open store; a context manager that ends that run, for now or for good."""
 
     def __init__(self, shelf: Shelf, study: str, invocation: Invocation) -> None:
         self._shelf = shelf
@@ -68,6 +71,14 @@ class Tracker:
     def expect(self, cells: int) -> None:
         """So many were to be measured after all: a search ends where its budget does."""
         self._invocation["cells"] = cells
+
+    def complete(self, attempts: Sequence[Path]) -> None:
+        """File what drivers of the same call have recorded and did not live to file."""
+        self._try("`python -m analysis sync` files the rest", lambda: self._file_all(attempts))
+
+    def _file_all(self, attempts: Sequence[Path]) -> None:
+        for attempt in self._shelf.lacking(self._parent, self._invocation, attempts):
+            self._shelf.file(self._parent, attempt)
 
     def _begin(self) -> None:
         self._parent = self._shelf.parent(self._study, self._invocation)

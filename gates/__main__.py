@@ -17,17 +17,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from experiments import terminal
 from experiments.clients.generate import GenerateClient, ProtocolError
 from experiments.errors import CellError, ConfigError, Interrupted
 from experiments.interrupts import interruptible
-from experiments.server import Server
+from experiments.running import running
 from gates import attached, golden, questions, reports
 from gates.arguments import cell_of, parsed
 from gates.change import ChangeError
 from gates.check import against, record
 from gates.evidence import Missing
 from gates.golden import GoldenError
-from gates.hardware import launched_on
 from gates.outcome import Compared, Outcome, judged
 from gates.verdict import CONFIGURATION, INVALID, decide
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator, Sequence
 
+    from experiments.engines.interface import EngineClient
     from experiments.spec import CellSpec
     from gates.hardware import Hardware
 
@@ -44,7 +45,7 @@ class Live:
     """A ready server, and what is known of it."""
 
     cell: CellSpec
-    client: GenerateClient
+    client: EngineClient
     hardware: Callable[[], Hardware]
 
 
@@ -135,10 +136,11 @@ def live(cell: CellSpec, options: argparse.Namespace) -> Iterator[Live]:
             cell = attached.described(client, cell, options.engine)
             yield Live(cell, client, partial(attached.hardware, options.url, cell))
     else:
-        with tempfile.TemporaryDirectory() as logs, Server(cell, log=Path(logs) / "server.log") as server:
+        with tempfile.TemporaryDirectory() as logs, running(cell, log=Path(logs) / "server.log") as server:
             server.wait_ready(cell.engine.ready_timeout_s)
-            yield Live(cell, server.client, partial(launched_on, cell))
+            yield Live(cell, server.client, partial(attached.hardware_of, cell))
 
 
 if __name__ == "__main__":
+    terminal.guard()
     sys.exit(main())

@@ -16,7 +16,7 @@ from hydra.errors import HydraException
 
 from experiments import composition, schema
 from experiments.checks import checked
-from experiments.engine import ROOT
+from experiments.child import ROOT
 from experiments.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from experiments.clients.generate import GenerateClient
+    from experiments.engines.interface import EngineClient
     from experiments.spec import GateSpec
     from gates.evidence import Accept, Pollution, Probe, TaskAnswers
 
@@ -50,7 +50,7 @@ def stored(evidence: CellEvidence) -> Arm:
 
 
 def live(
-    client: GenerateClient,
+    client: EngineClient,
     asked: Probe | Missing,
     *,
     requests: int,
@@ -62,7 +62,7 @@ def live(
     return Arm(probe=asked, pollution=polluted, accept=accept, task=task)
 
 
-def ask(gate: GateSpec, client: GenerateClient, known: Probe | None, dataset: Path | None) -> Probe | Missing:
+def ask(gate: GateSpec, client: EngineClient, known: Probe | None, dataset: Path | None) -> Probe | Missing:
     """`known` is the baseline's probe, which is asked again if it asked as much as the gate wants to be asked.
 
     Raises ProtocolError.

@@ -14,7 +14,7 @@ from gates.probe import answer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from experiments.clients.generate import GenerateClient
+    from experiments.engines.interface import EngineClient
     from gates.evidence import Prompt
 
 COUNT = 2
@@ -22,7 +22,7 @@ PARALLEL = 4
 """Prompts scanned at once: what a neighbour in the batch may change is which prompts are chosen, and no result."""
 
 
-def scan(client: GenerateClient, pool: Sequence[Prompt], *, max_new_tokens: int) -> tuple[Prompt, ...]:
+def scan(client: EngineClient, pool: Sequence[Prompt], *, max_new_tokens: int) -> tuple[Prompt, ...]:
     """The prompts of `pool` with the narrowest top-2 margin anywhere in their answers, narrowest first."""
 
     def narrowest(prompt: Prompt) -> float:

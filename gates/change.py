@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, get_args
 
-from gates.flags import environment_class, flag_class, parse_flags
+from gates.flags import SPECULATION_PREFIX, environment_class, flag_class, parse_flags
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from experiments.spec import CellSpec, SpeculationSpec
+    from experiments.spec import CellSpec, EngineSpec, SpeculationSpec
     from ling_runtime.ops.registry import Variant
 
 ChangeClass = Literal["same", "bitwise", "rounding", "speculation", "model"]
@@ -22,7 +22,7 @@ STRENGTH: tuple[ChangeClass, ...] = get_args(ChangeClass)
 REFERENCE = "reference"
 ROUNDING_KEYS = ("dtype", "device")
 OPTIONS = ("draft_path", "acceptance", "greedy_draft", "scheduler", "sts_path", "cost_table_path")
-ELSEWHERE = ("name", "extra_args")  # keys of an engine that have parts of their own
+ELSEWHERE = ("name", "extra_args", "flags", "reported")  # keys of an engine that have parts of their own
 
 
 class ChangeError(ValueError):
@@ -85,10 +85,26 @@ def _engine_parts(baseline: CellSpec, candidate: CellSpec) -> Iterator[Part]:
     for key, before in vars(baseline.engine).items():
         after = getattr(candidate.engine, key)
         if before != after and key not in ELSEWHERE:
-            yield Part("rounding" if key in ROUNDING_KEYS else "same", f"engine.{key}: {before} -> {after}")
-    flags = parse_flags(baseline.engine.extra_args), parse_flags(candidate.engine.extra_args)
-    for name, before, after in _differences(*flags):
+            class_ = "rounding" if key in ROUNDING_KEYS else flag_class(f"--{key.replace('_', '-')}")
+            yield Part(class_, f"engine.{key}: {before} -> {after}")
+    for name, before, after in _differences(_flags(baseline.engine), _flags(candidate.engine)):
         yield Part(flag_class(name), f"{name}: {before} -> {after}")
+    yield from _reported_parts(baseline.engine.reported, candidate.engine.reported)
+
+
+def _reported_parts(baseline: Mapping[str, str], candidate: Mapping[str, str]) -> Iterator[Part]:
+    """Only two servers that both say what they run with can be seen to differ in it.
+
+    Speculation and the path of the model have parts of their own.
+    """
+    for name, before, after in _differences(baseline, candidate) if baseline and candidate else ():
+        flag = f"--{name.replace('_', '-')}"
+        if not flag.startswith(SPECULATION_PREFIX):
+            yield Part(flag_class(flag), f"{flag}: {before} -> {after}")
+
+
+def _flags(engine: EngineSpec) -> dict[str, str]:
+    return {**{f"--{name}": value for name, value in engine.flags.items()}, **parse_flags(engine.extra_args)}
 
 
 def _environment_parts(baseline: Mapping[str, str], candidate: Mapping[str, str]) -> Iterator[Part]:
@@ -144,6 +160,7 @@ def _resolved(speculation: SpeculationSpec) -> SpeculationSpec:
 
 def _brief(speculation: SpeculationSpec, shown: Sequence[str]) -> str:
     mode = speculation.verify_mode if speculation.verify_mode != "static" else None
-    values = (speculation.num_steps, speculation.block_size, mode)
+    rows = speculation.num_draft_tokens if speculation.algorithm == "ngram" else None
+    values = (speculation.num_steps, speculation.block_size, rows, mode)
     name = "-".join([speculation.algorithm, *(str(value) for value in values if value is not None)])
     return " ".join([name, *(f"{key}={getattr(speculation, key)}" for key in shown)])

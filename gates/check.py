@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from experiments.clients.generate import GenerateClient
+    from experiments.engines.interface import EngineClient
     from experiments.spec import CellSpec
     from gates.arm import Arm
     from gates.evidence import Accept, TaskAnswers
@@ -36,7 +36,7 @@ NOT_ASKED = "no task configured"
 
 
 def record(
-    spec: CellSpec, client: GenerateClient, task: TaskAnswers | None = None, dataset: Path | None = None
+    spec: CellSpec, client: EngineClient, task: TaskAnswers | None = None, dataset: Path | None = None
 ) -> Checked:
     """What can be asked of a server alone, and its evidence."""
     theirs = arm.live(
@@ -53,7 +53,7 @@ def record(
 def against(
     reference: Reference,
     spec: CellSpec,
-    client: GenerateClient,
+    client: EngineClient,
     *,
     accept: Accept | None,
     task: TaskAnswers | None,
@@ -126,7 +126,7 @@ def incomparable(golden: Golden, theirs: Arm) -> str | None:
 
 
 def forced(
-    client: GenerateClient, known: Probe, theirs: Arm, needs: dict[str, Need]
+    client: EngineClient, known: Probe, theirs: Arm, needs: dict[str, Need]
 ) -> tuple[lossless.Forced, ...] | Missing:
     """The record's answers through the live server, and then the server's own that differ."""
     if not needs["lossless"].required:
@@ -134,7 +134,7 @@ def forced(
     return arm.then(theirs.probe, lambda answered: forced_both(client, known, answered))
 
 
-def forced_both(client: GenerateClient, known: Probe, answered: Probe) -> tuple[lossless.Forced, ...]:
+def forced_both(client: EngineClient, known: Probe, answered: Probe) -> tuple[lossless.Forced, ...]:
     different = [ours.ids != theirs.ids for ours, theirs in zip(known.outputs, answered.outputs, strict=True)]
     parted = Probe(
         prompts=tuple(prompt for prompt, differs in zip(answered.prompts, different, strict=True) if differs),

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter
 
-from experiments.checks import registered_variants
+from experiments.kernels import registered_variants
 from experiments.record import write_atomically
 from experiments.ruler import model_revision
+from experiments.secrets import masked_tree
 from experiments.spec import EngineSpec, SpeculationSpec, TaskSpec  # noqa: TC001 - pydantic reads the annotations
 from gates.applicability import TABLE
 from gates.change import classify
@@ -82,12 +83,12 @@ def taken(spec: CellSpec, hardware: Hardware, evidence: CellEvidence) -> Golden:
         model=spec.model.name,
         revision=revision_of(spec.model),
         hardware=hardware,
-        engine=replace(spec.engine, command=()),
+        engine=replace(spec.engine, command=(), reported={}),
         speculation=replace(spec.speculation, draft_path=None, sts_path=None, cost_table_path=None),
         env=spec.env,
         kernels=spec.kernels,
         evidence=CellEvidence(probe=evidence.probe, task=evidence.task),
-        task=replace(spec.task, data_path=None) if evidence.task else None,
+        task=replace(spec.task, data_path=None, shots_path=None) if evidence.task else None,
     )
 
 
@@ -104,7 +105,8 @@ def check_writable(path: Path) -> None:
 
 
 def write(path: Path, golden: Golden) -> None:
-    write_atomically(path, json.dumps({"schema": SCHEMA, **asdict(golden)}, separators=(",", ":")) + "\n")
+    content = masked_tree({"schema": SCHEMA, **asdict(golden)})
+    write_atomically(path, json.dumps(content, separators=(",", ":")) + "\n")
 
 
 def read(path: Path) -> Golden:
@@ -149,7 +151,7 @@ def asking(cell: CellSpec, found: Reference) -> CellSpec:
     task, wanted = found.golden.task, TABLE["task_score"][found.change.class_] == "required"
     if cell.task.name != "none" or task is None or not wanted:
         return cell
-    return replace(cell, task=replace(task, data_path=cell.task.data_path))
+    return replace(cell, task=replace(task, data_path=cell.task.data_path, shots_path=cell.task.shots_path))
 
 
 def misfit(golden: Golden, cell: CellSpec, change: Change) -> str | None:

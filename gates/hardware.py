@@ -13,11 +13,11 @@ import platform
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from experiments.child import child_env
 from experiments.command import Command
-from experiments.engine import child_env
+from ling_runtime import processor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -57,7 +57,7 @@ def here(device: str, env: Mapping[str, str], *, threads: int = 1) -> Hardware:
 
 def launched_on(cell: CellSpec) -> Hardware:
     """That of a server which was launched here for `cell`."""
-    return here(cell.engine.device, cell.env, threads=cell.engine.num_threads)
+    return here(cell.engine.device, cell.env, threads=cell.engine.threads)
 
 
 def measure(device: str) -> Hardware:
@@ -97,13 +97,7 @@ def _name(device: str) -> str:
     version = torch.__version__.partition("+")[0]
     if device.startswith("cuda"):
         return f"{torch.cuda.get_device_name(device)}, torch {version}"
-    return f"{platform.machine()} {_vendor()} {torch.backends.cpu.get_cpu_capability()}, torch {version}"
-
-
-def _vendor() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("vendor_id")), "")
+    return f"{platform.machine()} {processor.vendor()} {torch.backends.cpu.get_cpu_capability()}, torch {version}"
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from gates.evidence import GateResult
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from experiments.clients.generate import GenerateClient
+    from experiments.engines.interface import EngineClient
     from gates.evidence import Output, Probe, Prompt
 
 NAME = "lossless"
@@ -38,14 +38,14 @@ def near_tie(dtype: str, configured: float | None) -> float | None:
     return NEAR_TIE.get(dtype) if configured is None else configured
 
 
-def collect(baseline: GenerateClient, candidate: Probe) -> tuple[Forced, ...]:
+def collect(baseline: EngineClient, candidate: Probe) -> tuple[Forced, ...]:
     """Raises ProtocolError."""
     baseline.flush_cache()
     pairs = zip(candidate.prompts, candidate.outputs, strict=True)
     return tuple(force(baseline, prompt, output) for prompt, output in pairs)
 
 
-def force(baseline: GenerateClient, prompt: Prompt, output: Output) -> Forced:
+def force(baseline: EngineClient, prompt: Prompt, output: Output) -> Forced:
     """Two calls: the first learns the prompt's ids, the second scores prompt + answer. Length is that of the answer."""
     prompt_ids = _prompt_ids(baseline, prompt)
     generation = baseline.generate(
@@ -94,7 +94,7 @@ def compare(
     )
 
 
-def _prompt_ids(client: GenerateClient, prompt: Prompt) -> list[int]:
+def _prompt_ids(client: EngineClient, prompt: Prompt) -> list[int]:
     first = client.generate(text=prompt.text, max_new_tokens=1, return_logprob=True, logprob_start_len=0)
     ids = [token for _, token in first.input_token_logprobs or ()]
     if len(ids) != first.prompt_tokens:

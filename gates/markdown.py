@@ -23,7 +23,14 @@ if TYPE_CHECKING:
     from gates.outcome import Compared, Outcome
     from gates.parting import Parting
 
-MARKUP = re.compile(r"[^\w ,;=/%.]|_|\.(?!\w)|(?<=www)\.")
+MARKUP = re.compile(
+    r"[^\w ,;=/%.()'\"?!{}+:-]"  # what begins something wherever it stands
+    r"|(?<![^\W_])_|_(?![^\W_])"  # emphasis begins and ends at the edge of a word
+    r"|\.(?!\w)|(?<=www)\.|:(?=[\w/])"  # numbered lists; addresses; emoji and schemes
+    r"|^[-+=]"  # lists and headings
+)
+"""Characters that go through by number; the others stay as they are, for the page is read as a file too."""
+
 QUESTION_CHARS = 160
 EXACT = {"byte_parity", "logit_digest"}
 HEADLINES = {

@@ -17,7 +17,8 @@ from gates.evidence import Digest, Output, Probe
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from experiments.clients.generate import Alternatives, GenerateClient, Generation
+    from experiments.clients.generate import Alternatives, Generation
+    from experiments.engines.interface import EngineClient
     from gates.evidence import Prompt
 
 TOP = 5
@@ -25,7 +26,7 @@ NARROWEST = 4
 
 
 def collect(
-    client: GenerateClient,
+    client: EngineClient,
     prompts: Sequence[Prompt],
     *,
     max_new_tokens: int,
@@ -40,13 +41,13 @@ def collect(
     return Probe(prompts=tuple(prompts), max_new_tokens=max_new_tokens, outputs=tuple(outputs))
 
 
-def again(client: GenerateClient, known: Probe) -> Probe:
+def again(client: EngineClient, known: Probe) -> Probe:
     """What a probe asked, asked of another server: the same prompts, lengths and positions. Raises ProtocolError."""
     return collect(client, known.prompts, max_new_tokens=known.max_new_tokens, digest_positions=digest_positions(known))
 
 
 def answer(
-    client: GenerateClient, prompt: Prompt, *, max_new_tokens: int, positions: Sequence[int] | None = None
+    client: EngineClient, prompt: Prompt, *, max_new_tokens: int, positions: Sequence[int] | None = None
 ) -> Output:
     """One greedy answer, cold or warm as the server stands. `positions` None: its own near-ties choose."""
     generation = _greedy(client, prompt, max_new_tokens, return_logprob=True, top_logprobs_num=TOP)
@@ -60,7 +61,7 @@ def answer(
     )
 
 
-def plain_answer(client: GenerateClient, prompt: Prompt, *, max_new_tokens: int) -> Output:
+def plain_answer(client: EngineClient, prompt: Prompt, *, max_new_tokens: int) -> Output:
     """The same asked as users ask: streamed, and without logprobs, for which an engine may have a path of its own."""
     return _output(prompt, _greedy(client, prompt, max_new_tokens, stream=True))
 
@@ -92,7 +93,7 @@ def float32_bits(value: float) -> int:
     return int(struct.unpack("<I", struct.pack("<f", value))[0])
 
 
-def _greedy(client: GenerateClient, prompt: Prompt, max_new_tokens: int, **how: Any) -> Generation:
+def _greedy(client: EngineClient, prompt: Prompt, max_new_tokens: int, **how: Any) -> Generation:
     generation = client.generate(
         text=prompt.text,
         max_new_tokens=min(max_new_tokens, prompt.max_new_tokens or max_new_tokens),

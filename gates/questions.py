@@ -14,12 +14,12 @@ from gates.evidence import TaskAnswers
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from experiments.clients.generate import GenerateClient
+    from experiments.engines.interface import EngineClient
     from experiments.spec import TaskSpec
     from experiments.tasks.gsm8k import Answer, Score
 
 
-def ask(client: GenerateClient, task: TaskSpec) -> TaskAnswers | None:
+def ask(client: EngineClient, task: TaskSpec) -> TaskAnswers | None:
     """None: no task is configured. Raises ConfigError, ProtocolError, MeasurementError, PhaseTimeout."""
     with tempfile.TemporaryDirectory() as directory:
         rows, sha256 = task_rows(task, Path(directory))

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments.errors import ConfigError
+from experiments.record import write_text
+from experiments.secrets import masked
 from gates import golden, junit, markdown
 
 if TYPE_CHECKING:
@@ -61,9 +63,9 @@ def say(outcome: Outcome) -> None:
 def write(outcome: Outcome, files: Wanted, options: Namespace, *, started: datetime, seconds: float) -> None:
     page = markdown.page(outcome, options.overrides)
     if files.junit:
-        files.junit.write_text(junit.document(outcome, started=started, seconds=seconds), encoding="utf-8")
+        write_text(files.junit, junit.document(outcome, started=started, seconds=seconds))
     if files.summary:
-        files.summary.write_text(page, encoding="utf-8")
+        write_text(files.summary, page)
     if files.step_summary:
         with files.step_summary.open("a", encoding="utf-8") as file:
-            file.write(page)
+            file.write(masked(page))

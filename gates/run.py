@@ -9,16 +9,17 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gates import arm, check, lossless
+from gates import arm, attached, check, lossless
+from gates.applicability import REQUIRED
 from gates.evidence import CellEvidence, GateResult, Missing
 from gates.golden import Reference
-from gates.hardware import launched_on
-from gates.judge import NOT_FORCED, judge_all, needs_of, switched_off
+from gates.judge import NOT_FORCED, comparisons, judge, judge_all, needs_of, switched_off
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from experiments.clients.generate import GenerateClient
+    from experiments.engines.interface import EngineClient
     from experiments.spec import CellSpec
     from gates.change import Change
     from gates.evidence import Accept, Probe, TaskAnswers
@@ -31,14 +32,14 @@ NO_BASELINE = Missing("no baseline")
 def apply(
     spec: CellSpec,
     change: Change | None,
-    client: GenerateClient,
+    client: EngineClient,
     *,
     baseline: CellEvidence | None,
     accept: Accept | None,
     task: TaskAnswers | None,
     dataset: Path | None = None,
     golden: Reference | Missing = NO_BASELINE,
-    baseline_client: GenerateClient | None = None,
+    baseline_client: EngineClient | None = None,
 ) -> Applied:
     """Every gate's result, in the order of the table, and the evidence that a later candidate needs.
 
@@ -52,7 +53,9 @@ def apply(
     if spec.gate.mode == "off":
         return tuple(switched_off(name, need) for name, need in needs.items()), CellEvidence(accept=accept, task=task)
     if change is None and isinstance(golden, Reference):
-        return check.against(golden, spec, client, accept=accept, task=task, hardware=lambda: launched_on(spec))
+        return check.against(
+            golden, spec, client, accept=accept, task=task, hardware=lambda: attached.hardware_of(spec)
+        )
     reference = baseline.probe if baseline else None
     theirs = arm.live(
         client,
@@ -66,8 +69,29 @@ def apply(
     return gates, theirs.evidence()
 
 
+def waits_for_baseline(results: Sequence[GateResult], own: CellEvidence) -> bool:
+    """The lossless gate is required, and has all that it needs but a server of the baseline."""
+    lacking = [gate for gate in results if gate.name == lossless.NAME and gate.required and gate.status == "not_run"]
+    return bool(lacking) and own.probe is not None
+
+
+def scored(
+    results: Sequence[GateResult],
+    spec: CellSpec,
+    change: Change,
+    baseline: CellEvidence,
+    own: CellEvidence,
+    baseline_client: EngineClient,
+) -> tuple[GateResult, ...]:
+    """`results`, with the lossless gate judged on a server of the baseline that was not there before."""
+    ours, theirs = arm.stored(baseline), arm.stored(own)
+    forced = forced_tokens(theirs.probe, baseline_client)
+    judged = judge(lossless.NAME, REQUIRED, *comparisons(spec, change, ours, theirs, forced)[lossless.NAME])
+    return tuple(judged if gate.name == lossless.NAME else gate for gate in results)
+
+
 def forced_tokens(
-    candidate: Probe | Missing, baseline_client: GenerateClient | None
+    candidate: Probe | Missing, baseline_client: EngineClient | None
 ) -> tuple[lossless.Forced, ...] | Missing:
     if baseline_client is None:
         return Missing("no live baseline to force the tokens through")

@@ -20,7 +20,7 @@ from gates.probe import answer, digest_positions, plain_answer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from experiments.clients.generate import GenerateClient
+    from experiments.engines.interface import EngineClient
     from gates.evidence import Output, Probe, Prompt
 
     Difference = dict[str, Any]
@@ -29,7 +29,7 @@ NAME = "state_pollution"
 LOAD_TOKENS = 64
 
 
-def collect(client: GenerateClient, probe: Probe, *, requests: int) -> Pollution:
+def collect(client: EngineClient, probe: Probe, *, requests: int) -> Pollution:
     """Runs on the server that just answered `probe`. Raises ProtocolError."""
     during_load = run_load(client, probe, requests)
     after_load = [_again(client, probe, prompt, probe.max_new_tokens) for prompt in reversed(probe.prompts)]
@@ -43,7 +43,7 @@ def collect(client: GenerateClient, probe: Probe, *, requests: int) -> Pollution
     )
 
 
-def run_load(client: GenerateClient, probe: Probe, requests: int) -> tuple[Output, ...]:
+def run_load(client: EngineClient, probe: Probe, requests: int) -> tuple[Output, ...]:
     """Sampled requests of different lengths and as many greedy ones, all at once.
 
     They fill slots and leave them at different times. Returns the answers to the greedy ones.
@@ -108,7 +108,7 @@ def _kind(runs: Sequence[str], *, tokens: bool) -> str:
             return "a leak outlives the flush, or greedy is not deterministic"
 
 
-def _again(client: GenerateClient, probe: Probe, prompt: Prompt, max_new_tokens: int) -> Output:
+def _again(client: EngineClient, probe: Probe, prompt: Prompt, max_new_tokens: int) -> Output:
     positions = digest_positions(probe)[prompt.name]
     return answer(client, prompt, max_new_tokens=min(max_new_tokens, probe.max_new_tokens), positions=positions)
 

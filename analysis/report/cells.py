@@ -13,10 +13,10 @@ import pandas as pd
 
 from analysis.compare import compare
 from analysis.records import reason, row
-from analysis.render import gates, rows
+from analysis.render import rows
 from analysis.report.machine import load
 from analysis.report.markup import figure, join, tag
-from analysis.report.table import badge, facts, table
+from analysis.report.table import badge, facts, gates, table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,7 +46,9 @@ def side_by_side(study: Study) -> Markup | None:
         return None
     entries = rows(compare(pd.DataFrame([row(dict(cell.record), cell.shown) for cell in measured])))
     decided = verdicts(study)
-    body = [_row(entry | decided.get(entry["name"], {})) for entry in entries]
+    several = len({cell.record["baseline"] for cell in measured} - {None}) > 1
+    records = {cell.name: cell.record for cell in measured}
+    body = [_row(entry | decided.get(entry["name"], {}), records[entry["name"]], several) for entry in entries]
     open_ = [entry for entry in entries if entry["reason"] and entry["name"] not in decided]
     reasons = [tag("p", tag("b", entry["name"]), f": {entry['reason']}") for entry in open_]
     return tag("section", tag("h3", "Cells"), table(body), tag("div", *reasons, class_="soft"))
@@ -59,21 +61,27 @@ def verdicts(study: Study) -> dict[str, dict[str, Any]]:
 
 
 def one_by_one(study: Study) -> Markup:
-    return tag("section", tag("h3", "Each cell"), *(details(cell) for cell in study.cells))
+    decided = verdicts(study)
+    return tag("section", tag("h3", "Each cell"), *(details(cell, decided.get(cell.name)) for cell in study.cells))
 
 
-def details(cell: Filed) -> Markup:
+def details(cell: Filed, decided: Mapping[str, Any] | None) -> Markup:
+    """`decided`: the verdict that a decision about it came to, where there is one."""
     record = cell.record
+    final = decided or record
     known: dict[str, str | None] = {
-        "verdict": f"{record['rule']}: {reason(dict(record))}",
+        "by itself" if decided else "verdict": f"{record['rule']}: {reason(dict(record))}",
         "varies": ", ".join(f"{key}={value}" for key, value in record.get("axes", {}).items()),
         **{name: f"{gate['status']}: {gate['reason']}" for name, gate in (record.get("gates") or {}).items()},
         "activation": activation(record.get("activation")),
         "remarks": "; ".join(record.get("flags", [])),
+        "audit": "; ".join(
+            f"{one['severity']}: {one['subject']}: {one['reason']}" for one in record.get("findings", [])
+        ),
         **load(record),
         "record": tag("a", cell.shown, href=cell.shown),
     }
-    heading = tag("summary", cell.name, " ", badge(record["verdict"], record["status"]))
+    heading = tag("summary", cell.name, " ", badge(final["verdict"], final["status"]))
     return tag("details", heading, facts(known), commands(cell), log_end(record), data_details=cell.name)
 
 
@@ -94,7 +102,8 @@ def activation(proof: Mapping[str, Any] | None) -> str | None:
     return "as asked for" if proof["ok"] else proof["reason"]
 
 
-def _row(entry: Mapping[str, Any]) -> dict[str, str]:
+def _row(entry: Mapping[str, Any], record: Mapping[str, Any], several: bool) -> dict[str, str]:
+    """`several`: cells have different baselines, so that a ratio has to say to which."""
     name = entry["name"]
     figures = {
         heading: figure(entry[key], digits, unit, of=f"{name}/{key}")
@@ -102,4 +111,6 @@ def _row(entry: Mapping[str, Any]) -> dict[str, str]:
     }
     if entry["accept_source"] == "simulated":
         figures["accept"] = join([figures["accept"], " simulated"])
-    return {"cell": name, "verdict": badge(entry["verdict"], entry["status"]), **figures, "gates": gates(dict(entry))}
+    against = {"against": record["baseline"] or ""} if several else {}
+    word = badge(entry["verdict"], entry["status"])
+    return {"cell": name, "verdict": word, **against, **figures, "gates": gates(record)}

@@ -33,7 +33,7 @@ def accept_by_position(cells: Sequence[Filed]) -> Markup | None:
     content += [svg.text(x(k), BOTTOM + 16, str(k), "middle") for k in range(1, deepest + 1, every)]
     for k, row in enumerate(series.values()):
         points = [(x(position), y(share)) for position, share in enumerate(row, 1)]
-        content += [svg.curve(points, _colour(k)), *(svg.dot(*point, _colour(k), r=3) for point in points)]
+        content += [svg.curve(points, _colour(k), dashed=_again(k)), *(_dot(*point, k, r=3) for point in points)]
     content += _legend([*series])
     return svg.drawing("Accepted drafts by position", BOTTOM + 28 + LEGEND * len(series), content)
 
@@ -47,7 +47,7 @@ def step_by_rows(cells: Sequence[Filed]) -> Markup | None:
     y = svg.covering([step for *_, step in points], BOTTOM, TOP, zero=True)
     content = [*svg.upwards(y, LEFT, svg.WIDTH - RIGHT), svg.text(LEFT, 12, "step time, ms, by rows verified")]
     content += svg.across(x, TOP, BOTTOM)
-    content += [svg.dot(x(rows), y(step), _colour(k)) for k, (_, rows, step) in enumerate(points)]
+    content += [_dot(x(rows), y(step), k) for k, (_, rows, step) in enumerate(points)]
     content += _legend([f"{name}: {rows:.1f} rows, {step:.3f} ms" for name, rows, step in points])
     return svg.drawing("Step time by rows verified", BOTTOM + 28 + LEGEND * len(points), content)
 
@@ -68,9 +68,18 @@ def _rows(cell: Filed) -> float | None:
 def _legend(texts: Sequence[str]) -> Iterator[Markup]:
     for k, words in enumerate(texts):
         y = BOTTOM + 36 + LEGEND * k
-        yield svg.dot(LEFT + 4, y - 4, _colour(k))
+        yield _dot(LEFT + 4, y - 4, k)
         yield svg.text(LEFT + 16, y, words)
+
+
+def _dot(x: float, y: float, k: int, r: float = 4) -> Markup:
+    return svg.dot(x, y, _colour(k), hollow=_again(k), r=r)
 
 
 def _colour(k: int) -> str:
     return svg.COLOURS[k % len(svg.COLOURS)]
+
+
+def _again(k: int) -> bool:
+    """A colour that another series has: dashed and hollow then."""
+    return k // len(svg.COLOURS) % 2 == 1

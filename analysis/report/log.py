@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from analysis.decisions import gates
 from analysis.ledger import FIGURES, Ratio, lines
 from analysis.report.forest import LABELS
 from analysis.report.markup import figure, join, tag
-from analysis.report.table import badge, facts, table
+from analysis.report.table import badge, facts, gates, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -20,13 +19,14 @@ if TYPE_CHECKING:
 
     from markupsafe import Markup
 
-    from analysis.dossier import Study
+    from analysis.dossier import Filed, Study
     from analysis.ledger import Line
 
 
 def log(study: Study) -> Markup | None:
     decisions = [*lines(study)]
-    parts: list[Markup] = [card(line) for line in decisions]
+    filed = {one.shown: one for one in (*study.decisions, *study.cells)}
+    parts: list[Markup] = [card(line, filed[line.evidence]) for line in decisions]
     if study.campaign:
         parts += [skipped(change) for change in study.campaign["changes"] if change["record"] is None]
     if not parts:
@@ -40,24 +40,37 @@ def negatives(decisions: Sequence[Line]) -> Markup | None:
     return tag("p", f"Not kept: {', '.join(dropped)}.", class_="soft") if dropped else None
 
 
-def card(line: Line) -> Markup:
+def card(line: Line, filed: Filed) -> Markup:
     word = line.verdict or line.status
     known = {
         "change": "; ".join(line.change) or "none: an A/A",
         "hypothesis": line.hypothesis,
-        "class": line.class_ + (f", rounding declared: {line.declared}" if line.declared else ""),
+        "class": declared(line),
         "against": line.baseline,
         **{LABELS[name]: ratio(line, name) for name in FIGURES},
         "detectable": figure(100 * line.mde, 2, " %", of="mde") if line.mde is not None else None,
         "A/A floor": figure(100 * line.floor, 2, " %", of="floor") if line.floor is not None else None,
         "blocks": str(line.blocks) if line.blocks else None,
-        "gates": gates(line),
+        "gates": gates(filed.record),
         "figures": None if line.origin == "measured" else line.origin,
         "evidence": tag("a", line.evidence, href=line.evidence),
     }
     head = tag("header", tag("span", line.name, class_="name"), badge(line.verdict, line.status))
-    rule = tag("p", tag("b", line.rule), f": {line.reason}")
+    rule = tag("p", tag("b", line.rule), f": {said(line.rule, line.reason)}")
     return tag("article", head, rule, facts(known), class_=word, data_decision=line.name)
+
+
+def said(rule: str, reason: str) -> str:
+    """A reason often begins with the word of its rule, which stands before it already."""
+    return reason.removeprefix(f"{rule.rpartition(':')[2]}: ")
+
+
+def declared(line: Line) -> str:
+    """The author's reason, unless the change names it already."""
+    if line.declared is None:
+        return line.class_
+    told = any(line.declared in part for part in line.change)
+    return f"{line.class_}, rounding declared" + ("" if told else f": {line.declared}")
 
 
 def ratio(line: Line, name: str) -> Markup | None:

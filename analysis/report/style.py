@@ -66,7 +66,8 @@ td data, .badge { white-space: nowrap; }
   td, th { display: table-cell; padding: 4px 8px; border-bottom: 1px solid var(--rule); text-align: right;
     vertical-align: top; }
   td:empty { display: table-cell; }
-  td:first-child, th:first-child { text-align: left; }
+  td:is(:first-child, :nth-child(2), :last-child), th:is(:first-child, :nth-child(2), :last-child) { text-align: left; }
+  td:first-child { min-width: 8em; }
   td::before { content: none; }
   th { color: var(--soft); font-weight: 500; overflow-wrap: normal; }
 }

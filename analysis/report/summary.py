@@ -44,11 +44,13 @@ def progress(study: Study) -> Markup | None:
 
 def _changes(base: Filed, best: Filed) -> list[str]:
     parts: list[str] = []
+    simulated = any(one.record["metrics"]["accept_source"] == "simulated" for one in (base, best))
     for key, name, digits, unit in SHOWN:
         before, after = (
             figure(one.record["metrics"][key], digits, unit, of=f"{one.name}/{key}") for one in (base, best)
         )
-        parts += [" \N{MIDDLE DOT} " if parts else "", f"{name} ", before, " to ", after]
+        told = f"simulated {name}" if simulated and key == "accept_length" else name
+        parts += [" \N{MIDDLE DOT} " if parts else "", f"{told} ", before, " to ", after]
     return parts
 
 

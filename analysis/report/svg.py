@@ -105,10 +105,11 @@ def alone(plot: Markup) -> str:
 
 
 def text(x: float, y: float, content: str, anchor: str | None = None, fill: str | None = None) -> Markup:
-    """Cut where it would leave the drawing; the page has every name in full."""
+    """Cut where it would leave the drawing; the page has every name in full. Lines behind it stop short of it."""
     room = int((WIDTH - x) / ADVANCE) if anchor is None else len(content)
     fitting = content if len(content) <= room else f"{content[: room - 3]}..."
-    return tag("text", fitting, x=x, y=y, text_anchor=anchor, fill=fill)
+    halo: dict[str, str | float] = {"paint_order": "stroke", "stroke": "var(--ground, #fff)", "stroke_width": 3}
+    return tag("text", fitting, x=x, y=y, text_anchor=anchor, fill=fill, **halo)
 
 
 def line(x1: float, y1: float, x2: float, y2: float, stroke: str = FAINT, width: float = 1) -> Markup:
@@ -119,9 +120,10 @@ def dot(x: float, y: float, colour: str, *, hollow: bool = False, r: float = 4) 
     return tag("circle", cx=x, cy=y, r=r, fill="none" if hollow else colour, stroke=colour, stroke_width=2)
 
 
-def curve(points: Sequence[tuple[float, float]], colour: str) -> Markup:
+def curve(points: Sequence[tuple[float, float]], colour: str, *, dashed: bool = False) -> Markup:
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    return tag("polyline", points=path, fill="none", stroke=colour, stroke_width=2)
+    dashes = "5 3" if dashed else None
+    return tag("polyline", points=path, fill="none", stroke=colour, stroke_width=2, stroke_dasharray=dashes)
 
 
 def across(scale: Scale, top: float, bottom: float, unit: str = "") -> Iterable[Markup]:

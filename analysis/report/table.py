@@ -5,7 +5,7 @@ The surprise: each cell of a table says its heading too, for on a phone a row is
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from analysis.report.markup import tag
 
@@ -26,6 +26,14 @@ def facts(entries: Mapping[str, str | None]) -> Markup:
     """A list of what is known, heading by heading."""
     known = [(heading, content) for heading, content in entries.items() if content]
     return tag("dl", *(part for heading, content in known for part in (tag("dt", heading), tag("dd", content))))
+
+
+def gates(record: Mapping[str, Any]) -> str:
+    """The passed ones as a count, the others by name; one that binds nothing here has not failed, it was looked at."""
+    found = record.get("gates") or {}
+    told = {"fail": ("FAILED", "differs (reported only)"), "not_run": ("NOT RUN", "not run")}
+    bad = [f"{name} {told[one['status']][not one['required']]}" for name, one in found.items() if one["status"] in told]
+    return ", ".join([f"{sum(one['status'] == 'pass' for one in found.values())} passed", *bad]) if found else ""
 
 
 def badge(verdict: str | None, status: str) -> Markup:

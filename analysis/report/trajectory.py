@@ -35,6 +35,7 @@ class Stop:
     verdict: str
     value: float | None
     kept: bool
+    simulated: bool = False
 
 
 def stops(study: Study, figure: str) -> list[Stop]:
@@ -50,7 +51,8 @@ def stops(study: Study, figure: str) -> list[Stop]:
     for name, verdict in tried:
         cell = study.cell(name)
         measured = (cell.record["metrics"] or {}) if cell and cell.record["status"] == "valid" else {}
-        found.append(Stop(name, verdict, measured.get(figure), name in kept))
+        simulated = figure == "accept_length" and measured.get("accept_source") == "simulated"
+        found.append(Stop(name, verdict, measured.get(figure), name in kept, simulated))
     return found
 
 
@@ -78,7 +80,7 @@ def marks(path: Sequence[Stop], scale: svg.Scale, digits: int) -> Iterator[Marku
         if stop.value is not None:
             x = scale(stop.value)
             yield svg.dot(x, _y(row), colour, hollow=not stop.kept)
-            yield svg.text(x + 9, _y(row) + 4, f"{stop.value:.{digits}f}")
+            yield svg.text(x + 9, _y(row) + 4, f"{stop.value:.{digits}f}" + " simulated" * stop.simulated)
 
 
 def _y(row: int) -> float:

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from experiments.child import child_env
 from experiments.command import Command
-from experiments.engine import child_env
+from experiments.engines.registry import engine_of
 from experiments.errors import ClientError, ConfigError, OutOfMemory
 from experiments.process import Supervised
 
@@ -24,11 +25,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
-    from experiments.server import Server
+    from experiments.running import Running
     from experiments.spec import CellSpec
 
 POLL_S = 0.05
 FILES = ("requests.jsonl", "go", "bench.jsonl")
+OUTPUTS = ("requests.jsonl", "bench.jsonl")
+USAGE = json.dumps({"stream_options": {"include_usage": True, "continuous_usage_stats": True}})
+"""What OpenAI's API is asked for beside a stream of text, so that tokens need not be guessed from chunks."""
+KEYS = ("OPENAI_API_KEY", "API_KEY")
+"""Names under which SGLang's client looks for a key, in that order."""
 PASTED = ("/dev/stdout", "/dev/null", "/dev/stdout")
 
 
@@ -66,14 +72,15 @@ def check_installed() -> None:
         raise ConfigError("workload", "SGLang's load client is not installed; `make install` installs it")
 
 
-def arguments(cell: CellSpec, *, url: str, dataset: Path, output: Path) -> tuple[str, ...]:
+def arguments(cell: CellSpec, *, url: str, dataset: Path, output: Path, served_name: str) -> tuple[str, ...]:
     """The client's command line. No warm-up of its own: it would use the first measured prompt."""
-    load = cell.workload
+    load, backend = cell.workload, engine_of(cell).backend
     values = {
-        "--backend": "sglang",
+        "--backend": backend,
         "--base-url": url,
         "--model": cell.model.path,
         "--tokenizer": cell.model.tokenizer_path or cell.model.path,
+        **({} if backend == "sglang" else {"--served-model-name": served_name, "--extra-request-body": USAGE}),
         "--dataset-name": load.dataset_name,
         "--dataset-path": dataset,
         "--num-prompts": load.num_prompts,
@@ -85,7 +92,8 @@ def arguments(cell: CellSpec, *, url: str, dataset: Path, output: Path) -> tuple
         "--ready-check-timeout-sec": 0,
         "--output-file": output,
     }
-    flags = ["--output-details", "--disable-tqdm", *([] if load.dataset_name == "sharegpt" else ["--tokenize-prompt"])]
+    by_ids = load.dataset_name != "sharegpt" and backend == "sglang"
+    flags = ["--output-details", "--disable-tqdm", *(["--tokenize-prompt"] if by_ids else [])]
     return (*(str(part) for pair in values.items() for part in pair), *flags)
 
 
@@ -97,21 +105,42 @@ def _lengths(cell: CellSpec) -> dict[str, int | float]:
     return {"--random-input-len": load.input_len, "--random-output-len": load.output_len, "--random-range-ratio": 1.0}
 
 
-def command(cell: CellSpec, *, url: str, dataset: Path, directory: Path | None = None) -> Command:
+def command(cell: CellSpec, *, url: str, dataset: Path, served_name: str, directory: Path | None = None) -> Command:
     """With its files in `directory`; without one, a line to paste, which starts at once and writes to the terminal."""
     requests, go, output = [directory / name for name in FILES] if directory else map(Path, PASTED)
-    program = (sys.executable, "-m", "experiments.clients.recorded_serving", str(requests), str(go))
-    return Command((*program, *arguments(cell, url=url, dataset=dataset, output=output)), child_env(threads=1))
+    trusting = ("--trust-remote-code",) if cell.engine.trust_remote_code else ()
+    program = (sys.executable, "-m", "experiments.clients.recorded_serving", *trusting, str(requests), str(go))
+    line = arguments(cell, url=url, dataset=dataset, output=output, served_name=served_name)
+    return Command((*program, *line), {**child_env(threads=1), **_no_key(cell)}, _key(cell))
+
+
+def _key(cell: CellSpec) -> dict[str, str]:
+    return {KEYS[0]: cell.engine.api_key_env} if cell.engine.api_key_env else {}
+
+
+def _no_key(cell: CellSpec) -> dict[str, str]:
+    """The client sends any key that it finds, and one that is not for this server would go to a stranger."""
+    return {} if engine_of(cell).started else {name: "" for name in KEYS if name not in _key(cell)}
 
 
 class BenchClient:
     """The client, started and parked; a context manager that stops it."""
 
-    def __init__(self, cell: CellSpec, *, url: str, dataset: Path, directory: Path, cores: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        cell: CellSpec,
+        *,
+        url: str,
+        dataset: Path,
+        directory: Path,
+        served_name: str,
+        cores: Sequence[int] = (),
+    ) -> None:
         self._directory = directory
         self._asked = cell.workload.num_prompts
-        self.command = command(cell, url=url, dataset=dataset, directory=directory)
-        self.process = Supervised.start(self.command, log=directory / "bench.log", cores=cores)
+        self.command = command(cell, url=url, dataset=dataset, served_name=served_name, directory=directory)
+        outputs = [directory / name for name in OUTPUTS]
+        self.process = Supervised.start(self.command, log=directory / "bench.log", outputs=outputs, cores=cores)
 
     def __enter__(self) -> Self:
         return self
@@ -121,7 +150,7 @@ class BenchClient:
     ) -> None:
         self.process.stop()
 
-    def run(self, server: Server, answered: Callable[[int], None]) -> BenchResult:
+    def run(self, server: Running, answered: Callable[[int], None]) -> BenchResult:
         """Open the gate and wait; `answered(n)` after n more. Raises ClientError, OutOfMemory or ServerDied."""
         (self._directory / "go").touch()
         seen = 0

@@ -6,25 +6,23 @@ number of a record rests on these counts, and an engine that miscounts must not 
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
-import httpx
+from experiments import secrets
+from experiments.clients.connection import Connection, ProtocolError, head
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from types import TracebackType
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["Alternatives", "GenerateClient", "Generation", "ProtocolError", "TokenLogprobs", "generation"]
 
 Alternatives = tuple[tuple[tuple[float, int], ...], ...]
 TokenLogprobs = tuple[tuple[float | None, int], ...]
 
-BODY_HEAD = 300
-
-
-class ProtocolError(RuntimeError):
-    """An engine that did not answer, refused, or answered something the protocol does not allow."""
+FLUSH_WAIT_S = 60.0
+"""An engine refuses to flush while it is busy, and SGLang still is for a moment after its last answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,27 +46,13 @@ class Generation:
     input_token_logprobs: TokenLogprobs | None
     output_token_logprobs: TokenLogprobs | None
 
+    def __post_init__(self) -> None:
+        """A model may repeat a secret. It goes no further, so that gates compare what records can hold."""
+        object.__setattr__(self, "text", secrets.masked(self.text))
 
-class GenerateClient:
-    """Synchronous client of one base URL; safe to share between threads."""
 
-    def __init__(self, base_url: str, timeout_s: float = 600.0) -> None:
-        self.base_url = base_url.rstrip("/")
-        # No proxy from the environment: the engine is on this host, or reached as the caller spelled it. A connection
-        # per call: a kept one may be closed by the engine at the very moment it is used again.
-        limits = httpx.Limits(max_keepalive_connections=0)
-        self._http = httpx.Client(base_url=self.base_url, timeout=timeout_s, trust_env=False, limits=limits)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._http.close()
+class GenerateClient(Connection):
+    """SGLang's native API, synchronously."""
 
     def generate(
         self,
@@ -113,87 +97,39 @@ class GenerateClient:
         return self._stream(body) if stream else self._post(body)
 
     def health(self) -> None:
-        self._call("GET", "/health")
+        self.call("GET", "/health")
 
     def health_generate(self) -> None:
-        self._call("GET", "/health_generate")
+        self.call("GET", "/health_generate")
 
     def model_info(self) -> dict[str, Any]:
-        return self._json("GET", "/model_info")
+        return self.json("GET", "/model_info")
 
     def models(self) -> list[str]:
         """Served model names."""
-        return [str(model["id"]) for model in self._json("GET", "/v1/models")["data"]]
+        return [str(model["id"]) for model in self.json("GET", "/v1/models")["data"]]
 
     def server_info(self) -> dict[str, Any]:
-        return self._json("GET", "/server_info")
+        return self.json("GET", "/server_info")
 
     def flush_cache(self) -> None:
-        self._call("POST", "/flush_cache")
+        self.call("POST", f"/flush_cache?timeout={FLUSH_WAIT_S:g}")
 
     def _post(self, body: Mapping[str, Any]) -> Generation:
         start = time.perf_counter()
-        payload = self._json("POST", "/generate", body)
+        payload = self.json("POST", "/generate", body)
         return generation(payload, ttft_s=None, latency_s=time.perf_counter() - start)
 
     def _stream(self, body: Mapping[str, Any]) -> Generation:
         start = time.perf_counter()
         ttft_s: float | None = None
         last: dict[str, Any] | None = None
-        try:
-            with self._http.stream("POST", "/generate", json=body) as response:
-                if response.status_code != httpx.codes.OK:
-                    response.read()
-                    raise refused("POST /generate", response)
-                for last in events(response.iter_lines()):
-                    if ttft_s is None and last.get("text"):
-                        ttft_s = time.perf_counter() - start
-        except httpx.HTTPError as error:
-            raise ProtocolError(f"POST /generate: {type(error).__name__}: {error}") from error
+        for last in self.events("/generate", body):
+            if ttft_s is None and last.get("text"):
+                ttft_s = time.perf_counter() - start
         if last is None:
             raise ProtocolError("POST /generate: the stream ended without an event")
         return generation(last, ttft_s=ttft_s, latency_s=time.perf_counter() - start)
-
-    def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> httpx.Response:
-        try:
-            response = self._http.request(method, path, json=body)
-        except httpx.HTTPError as error:
-            raise ProtocolError(f"{method} {path}: {type(error).__name__}: {error}") from error
-        if not response.is_success:
-            raise refused(f"{method} {path}", response)
-        return response
-
-    def _json(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        response = self._call(method, path, body)
-        return parsed(f"{method} {path}", response.text)
-
-
-def refused(call: str, response: httpx.Response) -> ProtocolError:
-    return ProtocolError(f"{call}: HTTP {response.status_code}: {response.text[:BODY_HEAD]}")
-
-
-def parsed(call: str, text: str) -> dict[str, Any]:
-    try:
-        payload = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ProtocolError(f"{call}: not JSON: {text[:BODY_HEAD]!r}") from error
-    if not isinstance(payload, dict):
-        raise ProtocolError(f"{call}: not a JSON object: {text[:BODY_HEAD]!r}")
-    return payload
-
-
-def events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
-    """Events of a server-sent stream; one that stops before [DONE] or carries an error raises ProtocolError."""
-    for line in lines:
-        if line == "data: [DONE]":
-            return
-        if not line.startswith("data: "):
-            continue
-        event = parsed("POST /generate", line.removeprefix("data: "))
-        if "error" in event:
-            raise ProtocolError(f"POST /generate: {str(event['error'])[:BODY_HEAD]}")
-        yield event
-    raise ProtocolError("POST /generate: the stream ended before [DONE]")
 
 
 def generation(payload: Mapping[str, Any], *, ttft_s: float | None, latency_s: float) -> Generation:
@@ -217,7 +153,7 @@ def generation(payload: Mapping[str, Any], *, ttft_s: float | None, latency_s: f
             output_token_logprobs=_token_logprobs(meta.get("output_token_logprobs")),
         )
     except (KeyError, TypeError) as error:
-        raise ProtocolError(f"POST /generate: malformed answer ({error!r}): {str(payload)[:BODY_HEAD]}") from error
+        raise ProtocolError(f"POST /generate: malformed answer ({error!r}): {head(str(payload))}") from error
     if answer.finish_reason != "abort" and len(answer.output_ids) != answer.completion_tokens:
         raise ProtocolError(
             f"POST /generate: {len(answer.output_ids)} output_ids but completion_tokens = {answer.completion_tokens}"

@@ -19,11 +19,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from experiments.clients.openai import verify_steps
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from typing import TextIO
 
 GO_POLL_S = 0.02
+TRUSTING = "--trust-remote-code"
+"""As first argument: code of the checkpoint may run in the client too."""
 
 
 @dataclass
@@ -34,10 +38,9 @@ class Answer:
     stamps: list[tuple[float, int]] = field(default_factory=list)
     """(perf_counter, cumulative completion tokens) per chunk."""
 
-    def note(self, chunk: dict[str, Any]) -> None:
-        if meta := chunk.get("meta_info"):
-            self.meta = meta
-            self.stamps.append((time.perf_counter(), meta.get("completion_tokens", 0)))
+    def note(self, meta: dict[str, Any]) -> None:
+        self.meta = meta
+        self.stamps.append((time.perf_counter(), meta.get("completion_tokens", 0)))
 
 
 _current: contextvars.ContextVar[Answer] = contextvars.ContextVar("current")
@@ -85,14 +88,65 @@ def line(index: int, asked: Any, output: Any, answer: Answer) -> dict[str, Any]:
     }
 
 
-def tapped(loads: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+@dataclass(frozen=True)
+class Dialect:
+    """How a backend's chunks are read: where the client parses them, and how a chunk is noted and handed on."""
+
+    parser: str
+    """The module of the client's whose `loads` it is."""
+    read: Callable[[Answer, dict[str, Any]], dict[str, Any]]
+
+
+def read_native(answer: Answer, chunk: dict[str, Any]) -> dict[str, Any]:
+    if meta := chunk.get("meta_info"):
+        answer.note(meta)
+    return chunk
+
+
+def read_openai(answer: Answer, chunk: dict[str, Any]) -> dict[str, Any]:
+    """In the native form's terms. `usage` is taken out, for the client would believe the last one beside a text.
+
+    An end without a text would then be missing from its count. Without `usage` it counts what it asked for, as it does
+    when nobody records, and whether that is what came is for us to check.
+    """
+    usage = chunk.pop("usage", None) or {}
+    meta = answer.meta | {"id": chunk.get("id"), **{key: usage[key] for key in COUNTS if key in usage}}
+    if (steps := verify_steps(chunk.get("metrics"), meta.get("completion_tokens", 0))) is not None:
+        meta["spec_verify_ct"] = steps
+    for choice in chunk.get("choices", ()):
+        if choice["finish_reason"]:
+            meta["finish_reason"] = {"type": choice["finish_reason"], "matched": choice.get("stop_reason")}
+    if usage:
+        answer.note(meta)
+    if chunk.get("choices") == []:
+        chunk["choices"] = [{"text": ""}]  # the last one, of usage alone; the client expects a text in every chunk
+    return chunk
+
+
+COUNTS = ("prompt_tokens", "completion_tokens")
+DIALECTS = {"sglang": Dialect("orjson", read_native), "vllm": Dialect("json", read_openai)}
+
+
+def tapped(loads: Callable[[bytes], Any], read: Callable[[Answer, dict[str, Any]], dict[str, Any]]) -> Any:
     def loads_and_note(raw: bytes) -> Any:
         chunk = loads(raw)
-        if answer := _current.get(None):
-            answer.note(chunk)
-        return chunk
+        answer = _current.get(None)
+        return read(answer, chunk) if answer else chunk
 
     return loads_and_note
+
+
+def tap(serving: Any, backend: str, out: TextIO) -> None:
+    """Into the client's module, before it begins."""
+    dialect = DIALECTS[backend]
+    parser = getattr(serving, dialect.parser)
+    own = vars(parser) | {"loads": tapped(parser.loads, dialect.read)}
+    setattr(serving, dialect.parser, SimpleNamespace(**own))
+    serving.ASYNC_REQUEST_FUNCS[backend] = Recorder(out).around(serving.ASYNC_REQUEST_FUNCS[backend])
+
+
+def given(arguments: list[str], flag: str) -> str:
+    return arguments[arguments.index(flag) + 1]
 
 
 def is_whole_package() -> bool:
@@ -120,14 +174,33 @@ def load_client() -> tuple[Any, object]:
     return serving, library
 
 
+def distrust() -> None:
+    """SGLang's client loads every tokenizer with `trust_remote_code=True`, which runs what a checkpoint brings along.
+
+    To be called behind its import: a client that has not imported transformers loads nothing by it.
+    """
+    if "transformers" not in sys.modules:
+        return
+    from transformers import AutoTokenizer  # noqa: PLC0415 - there already
+
+    load = AutoTokenizer.from_pretrained
+
+    def trustless(*args: Any, **options: Any) -> Any:
+        return load(*args, **options | {"trust_remote_code": False})
+
+    AutoTokenizer.from_pretrained = trustless  # type: ignore[method-assign]
+
+
 def main() -> None:
-    requests, go, arguments = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
+    trusting = sys.argv[1] == TRUSTING
+    requests, go, *arguments = sys.argv[2:] if trusting else sys.argv[1:]
     serving, library = load_client()
-    while not go.exists():
+    if not trusting:
+        distrust()
+    while not Path(go).exists():
         time.sleep(GO_POLL_S)
-    with requests.open("w") as out:
-        serving.orjson = SimpleNamespace(loads=tapped(serving.orjson.loads))
-        serving.ASYNC_REQUEST_FUNCS["sglang"] = Recorder(out).around(serving.ASYNC_REQUEST_FUNCS["sglang"])
+    with Path(requests).open("w") as out:
+        tap(serving, given(arguments, "--backend"), out)
         sys.argv = ["sglang.benchmark.serving", *arguments]
         serving.cli_main()
     del library  # kept alive until here: its schemas vanish with it

@@ -18,15 +18,15 @@ from experiments.attempt import recorded
 from experiments.comparison import figures, timing
 from experiments.comparison.arms import Arms
 from experiments.comparison.decision import Question, concluded, gates, opening
-from experiments.comparison.floors import floor
+from experiments.comparison.floors import floor, remark
 from experiments.comparison.load import block_harness
 from experiments.comparison.requests import digest, requests
 from experiments.comparison.timing import Rules
-from experiments.findings import FOREIGN_LOAD
+from experiments.findings import FOREIGN_LOAD, accept_source
 from experiments.gpu import gpus
 from experiments.lock import measurement_lock
 from experiments.machine import LoadMeter, load_average
-from experiments.record import DECISION, DECISIONS, new_attempt, read
+from experiments.record import DECISION, DECISIONS, new_attempt, read, write_text
 from experiments.study import pinned
 from experiments.telemetry import Telemetry
 from gates.speed import Expectation, criterion, judge, source
@@ -99,7 +99,7 @@ def settle(question: Question, cells: Cells, bench: Bench, directory: Path) -> d
             timed = blocks(question, arms, known, bench, directory)
         load = {"load_average": before, "foreign_cores": round(meter.foreign_cores(), 3), "gpus": gpus()}
         load["telemetry"] = watch.seen
-    return conclusion(question, candidate, known, timed, arms, bench) | {"load": load} | remarks(candidate, load)
+    return conclusion(question, candidate, known, timed, arms, bench) | {"load": load} | remarks(candidate, known, load)
 
 
 def spoken(candidate: dict[str, Any]) -> Verdict | None:
@@ -140,7 +140,7 @@ def blocks(question: Question, arms: Arms, known: Floor, bench: Bench, directory
         prompts=settings.prompts,
         seed=settings.seed,
     )
-    (directory / "command.txt").write_text("".join(f"{line}\n" for line in arms.commands.values()))
+    write_text(directory / "command.txt", "".join(f"{line}\n" for line in arms.commands.values()))
     asked = requests(question.baseline.cell.spec, question.baseline.data.dataset)
     with (directory / "answers.jsonl").open("w") as out:
         return timing.run(arms.slot, asked, rules, told=partial(figures.note, out))
@@ -157,6 +157,7 @@ def conclusion(
         "criterion": figure,
         "comparison": compared.to_json(),
         "figures": figures.by_arm(timed.pairs),
+        "accept_source": accept_source(question.candidate.cell.spec),
         "effect": source(result),
         "floor": known.to_json(),
         "blocks": ran(timed, arms, bench.settings),
@@ -208,8 +209,8 @@ def ran(timed: Timed, arms: Arms, settings: ABSpec) -> dict[str, Any]:
     }
 
 
-def remarks(candidate: dict[str, Any] | None, load: dict[str, Any]) -> dict[str, Any]:
-    flags = list(candidate["flags"]) if candidate else []
+def remarks(candidate: dict[str, Any] | None, known: Floor, load: dict[str, Any]) -> dict[str, Any]:
+    flags = [*(candidate["flags"] if candidate else ()), *filter(None, [remark(known)])]
     if load["foreign_cores"] > FOREIGN_LOAD:
         flags.append(f"other processes used {load['foreign_cores']:.2f} cores during the blocks")
     flags += telemetry.remarks(load["telemetry"])

@@ -17,8 +17,7 @@ from experiments import activation, workloads
 from experiments.comparison.load import ask
 from experiments.gpu import gpus
 from experiments.limits import within
-from experiments.server import Server
-from gates.validity import activation_faults
+from experiments.running import running
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from analysis.pairs import Answer, Arm
     from experiments.comparison.requests import Request
     from experiments.machine import Cores
+    from experiments.running import Running
     from experiments.spec import CellSpec
     from experiments.workloads import Data
 
@@ -66,7 +66,7 @@ class Arms:
     ) -> None:
         self._specs, self._data, self._directory, self._cores = specs, data, directory, cores
         self._servers, self._say = servers, say
-        self._live: dict[Arm, Server] = {}
+        self._live: dict[Arm, Running] = {}
         self._open = ExitStack()
         self.room: Room | None = None
         self.together: bool = servers == "together"
@@ -79,10 +79,12 @@ class Arms:
         try:
             before = _used_mib()
             self._launch("baseline")
-            self.room = room(self._live["baseline"], before)
+            self.room = room(self._live["baseline"].supervisor_pid, before)
             if self._servers == "auto":
-                self.together = self.room.for_two
-            self._say(f"{'both servers alive' if self.together else 'servers in turn'}: {self.room}")
+                self.together = self.room is None or self.room.for_two
+            self._say(
+                f"{'both servers alive' if self.together else 'servers in turn'}: {self.room or 'not launched here'}"
+            )
             if self.together:
                 self._launch("candidate")
         except BaseException:
@@ -101,10 +103,10 @@ class Arms:
         with server.blamed(), within("bench", spec.workload.timeout_s):
             server.client.flush_cache()
             answers = ask(server.client, spec, requests, arm=arm, block=block)
-            self._prove(arm, server.client.server_info())
+            self._prove(arm, server.client.server_info(), server.log())
         return answers
 
-    def _server(self, arm: Arm) -> Server:
+    def _server(self, arm: Arm) -> Running:
         if arm not in self._live:
             assert not self.together
             self._open.close()
@@ -115,30 +117,26 @@ class Arms:
     def _launch(self, arm: Arm) -> None:
         spec = self._specs[arm]
         log = self._directory / f"server-{arm}.log"
-        server = self._open.enter_context(Server(spec, log=log, cores=self._cores.server))
+        server = self._open.enter_context(running(spec, log=log, cores=self._cores.server))
         self.launches += 1
-        self.commands[arm] = server.command.shell()
+        self.commands[arm] = server.line()
         server.wait_ready(spec.engine.ready_timeout_s)
         with server.blamed(), within("warm-up", spec.workload.warmup_timeout_s):
             workloads.warm_up(server.client, self._data.warmup, spec.workload.input_len)
         self._live[arm] = server
 
-    def _prove(self, arm: Arm, info: Mapping[str, Any]) -> None:
+    def _prove(self, arm: Arm, info: Mapping[str, Any], log: str) -> None:
         """The first slot that contradicts what was asked for stays on record."""
         if arm in self.activation and not self.activation[arm]["ok"]:
             return
-        expected, observed = activation.expected(self._specs[arm]), activation.observed(self._specs[arm], info)
-        reason = "; ".join(fault.reason for fault in activation_faults(expected, observed))
-        self.activation[arm] = {
-            "ok": not reason,
-            "expected": expected,
-            "observed": observed,
-            "reason": reason or None,
-        }
+        self.activation[arm] = activation.proof(self._specs[arm], info, log)
 
 
-def room(server: Server, used_before: Mapping[str, int]) -> Room:
-    supervisor = psutil.Process(server.process.supervisor_pid)
+def room(supervisor_pid: int | None, used_before: Mapping[str, int]) -> Room | None:
+    """None: the server is not ours, and there whatever we do."""
+    if supervisor_pid is None:
+        return None
+    supervisor = psutil.Process(supervisor_pid)
     held = sum(child.memory_info().rss for child in supervisor.children(recursive=True)) // MIB
     spaces = [Room(held, psutil.virtual_memory().available // MIB)]
     for gpu in gpus():

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.comparison import ledger
 from experiments.comparison.patch import apply
-from experiments.comparison.runner import Measured, prepared, question
+from experiments.comparison.runner import prepared, question
 from experiments.errors import ConfigError
 from experiments.plan import Invocation
 from experiments.record import DECISION, read, write_json
-from experiments.study import is_trusted
+from experiments.study import Measured, is_trusted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,13 +6,15 @@ holds for a campaign (taking over, records, tracking) holds for it.
 
 from __future__ import annotations
 
+import sys
 import uuid
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from experiments import plan, preview, summary
+from experiments.audit import report
 from experiments.checks import checked
-from experiments.clients.bench_serving import check_installed
 from experiments.comparison import campaign
 from experiments.comparison.ab import Bench
 from experiments.comparison.campaign import BASE, Campaign, Step
@@ -22,14 +24,16 @@ from experiments.composition import convert
 from experiments.errors import ConfigError, Interrupted, StorageError
 from experiments.interrupts import ignore
 from experiments.plan import Invocation
-from experiments.preparation import Plan, check_study
+from experiments.preparation import Plan, check_programs, check_study
 from experiments.progress import Stages
 from experiments.record import DECISION, FILE, now, read
+from experiments.sharing import SWEEPS, Round, Takeover, ended, turn
 from experiments.study import Course, Outcome, is_trusted
 from experiments.tracking import open_tracker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from omegaconf import DictConfig
 
@@ -52,23 +56,46 @@ def main(configs: Sequence[DictConfig]) -> int:
     """Run what Hydra composed; returns the exit code."""
     try:
         venture = prepare([*map(convert, configs)])
-        study = venture.plan.study
-        if study.dry_run:
+        if venture.plan.study.dry_run:
             return preview.dry_run([venture.plan])
-        if study.preflight:
+        if venture.plan.study.preflight:
             return preview.preflight([venture.plan])
-        invocation = call(venture)
-        tracker = open_tracker(study, invocation)
+        report.announce([venture.plan])
+        with turn(lock_file(venture), partial(wait, venture)):
+            return run(venture, chart(venture))
+    except StorageError as error:
+        return summary.refuse(ConfigError("output_dir", str(error)))
     except ConfigError as error:
         return summary.refuse(error)
-    course = Course(plan=venture.plan, taken_over={}, invocation=invocation, tracker=tracker)
+
+
+def lock_file(venture: Venture) -> Path:
+    return venture.plan.directory / SWEEPS / f"{identity(venture)}.lock"
+
+
+def wait(venture: Venture) -> None:
+    """Each step rests on the one before, so there is nothing that a second driver could do meanwhile."""
+    plan, mode = venture.plan, venture.modes.mode
+    print(f"another driver is at this {mode} in {plan.directory}; waiting for its end", file=sys.stderr, flush=True)
+
+
+def chart(venture: Venture) -> Course:
+    """Nothing is started yet. Raises ConfigError for a tracking store that takes no writing."""
+    plan, invocation = venture.plan, call(venture)
+    takeover = Takeover(study=plan.study, ended=ended(plan.directory))
+    tracker = open_tracker(plan.study, invocation)
+    return Course(plan=plan, round=Round(takeover=takeover, invocation=invocation), tracker=tracker)
+
+
+def run(venture: Venture, course: Course) -> int:
+    """Returns the exit code."""
     outcome, decided, stopped = Outcome(), [], None
     try:
-        with Stages(2 * len(venture.plan.cells) - 1) as stages, tracker:
+        with Stages(2 * len(venture.plan.cells) - 1) as stages, course.tracker:
             bench = Bench(
                 plan=venture.plan,
                 settings=venture.modes.ab,
-                invocation=invocation,
+                invocation=course.invocation,
                 stages=stages,
                 floor_cell=venture.plan.cells[0],
             )
@@ -89,21 +116,29 @@ def main(configs: Sequence[DictConfig]) -> int:
     )
 
 
+def identity(venture: Venture) -> str:
+    return campaign.identity(venture.plan.cells, venture.modes.ab)
+
+
 def call(venture: Venture) -> Invocation:
     """A new one, or that of the campaign which goes on. How many cells it will take, a campaign does not know yet."""
     study, modes = venture.plan.study, venture.modes
-    wanted = campaign.identity(venture.plan.cells, modes.ab)
-    known = campaign.begun(venture.plan.directory, wanted) if study.resume and modes.mode == "campaign" else None
+    goes_on = study.resume and study.retry != "all" and modes.mode == "campaign"
+    known = campaign.begun(venture.plan.directory, identity(venture)) if goes_on else None
     cells = 2 if modes.mode == "ab" else 1
     return known or Invocation(id=uuid.uuid4().hex[:12], cells=cells, started_utc=now())
 
 
 def prepare(composed: Sequence[Composed]) -> Venture:
     """Raises ConfigError."""
-    check_installed()
     first = composed[0]
+    for one in composed:
+        check_programs(one.cell, first.study)
     check_study(first.study)
     modes = first.modes
+    if first.study.launcher.name != "none":
+        problem = f"mode={modes.mode} runs on one machine: allowed is launcher=none, in a job of yours (docs/slurm.md)"
+        raise ConfigError("launcher", problem)
     expected = 2 if modes.mode == "ab" else 1 + len(modes.campaign.changes)
     if len(composed) != expected:
         raise ConfigError("mode", f"{modes.mode} is one job, not {len(composed) // expected}; -m is for sweeps")
@@ -140,8 +175,11 @@ def check_settings(modes: Modes, cell: CellSpec) -> None:
 def arms(first: Composed, specs: Sequence[CellSpec]) -> tuple[Prepared, ...]:
     """Named as the cells of a sweep would be."""
     declared = first.modes.ab
-    names = [cell.name for cell in plan.expand([checked(spec) for spec in specs])]
-    base = checked(specs[0])
+    done = [checked(spec) for spec in specs]
+    base = done[0]
+    if base.engine.url and base.engine.url == done[1].engine.url:
+        raise ConfigError("engine.url", f"both arms are {base.engine.url}; each needs a server of its own")
+    names = [cell.name for cell in plan.expand(done)]
     pair = [
         prepared(name, spec, first.study, base=base, declared=said)
         for name, spec, said in zip(names, specs, (None, declared), strict=True)
@@ -171,7 +209,7 @@ def follow(venture: Venture, runner: Runner) -> None:
     base, *changed = venture.composed
     pairs = zip(venture.modes.campaign.changes, changed, strict=True)
     Campaign(
-        identity=campaign.identity(venture.plan.cells, venture.modes.ab),
+        identity=identity(venture),
         base=base,
         steps=tuple(Step(entry, difference(base, spec)) for entry, spec in pairs),
         study=venture.plan.study,

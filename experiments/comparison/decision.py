@@ -15,7 +15,7 @@ from experiments import environment
 from experiments.comparison.patch import difference
 from experiments.comparison.spec import ABSpec, Declared
 from experiments.failure import unfinished
-from experiments.record import DECISION, FILE, SCHEMA, attempts, now, number, read
+from experiments.record import FILE, SCHEMA, now, number
 from gates.evidence import GateResult
 
 if TYPE_CHECKING:
@@ -126,16 +126,6 @@ def concluded(verdict: Verdict, candidate: dict[str, Any] | None) -> dict[str, A
 
 def gates(candidate: dict[str, Any]) -> tuple[GateResult, ...]:
     return tuple(GateResult(name=name, **entry) for name, entry in candidate["gates"].items())
-
-
-def earlier(directory: Path, identity: str) -> Path | None:
-    """The newest valid decision of this identity under a name."""
-    for attempt in reversed(attempts(directory)):
-        if (attempt / DECISION).exists():
-            record = read(attempt, DECISION)
-            if record["identity"] == identity and record["status"] == "valid":
-                return attempt
-    return None
 
 
 def _arm(item: Prepared, record: str | None) -> dict[str, Any]:

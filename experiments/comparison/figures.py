@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from math import log
 from typing import TYPE_CHECKING
 
 from analysis.pairs import ARMS, FIGURES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from typing import TextIO
 
     from analysis.pairs import Answer, Arm, Figure, Pairs
@@ -33,6 +34,12 @@ def by_arm(pairs: Pairs) -> dict[Arm, dict[str, float]]:
         for arm, value in zip(ARMS, above.sum(axis=1) / below.sum(axis=1), strict=True):
             shown[arm][name] = unit * float(value)
     return shown
+
+
+def log_ratio(figure: Figure, candidate: Mapping[str, float], baseline: Mapping[str, float]) -> float:
+    """Of two cells' figures, or of two arms': log(candidate / baseline), without the interval that only blocks have."""
+    name, _ = NAMES[figure]
+    return log(candidate[name] / baseline[name])
 
 
 def note(out: TextIO, block: int, answers: Sequence[Answer]) -> None:

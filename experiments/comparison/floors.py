@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime as dt
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analysis.ab import compare
@@ -20,11 +19,14 @@ from experiments.comparison import timing
 from experiments.comparison.load import block_harness
 from experiments.comparison.requests import requests
 from experiments.comparison.timing import Rules
+from experiments.findings import FOREIGN_LOAD
+from experiments.machine import LoadMeter
 from experiments.record import write_json, write_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from analysis.pairs import Answer
     from experiments.comparison.arms import Arms
@@ -35,17 +37,18 @@ if TYPE_CHECKING:
     """Two freshly launched servers of one cell, with their logs in a directory."""
 
 DIRECTORY = "floors"
+NO_PART = ("command", "ready_timeout_s", "host")
 FILE = "floor.json"
 
 
 def floor_identity(item: Prepared, settings: ABSpec) -> str:
     spec = item.cell.spec
-    engine = {key: str(value) for key, value in vars(spec.engine).items() if key not in ("command", "ready_timeout_s")}
+    engine = {key: str(value) for key, value in vars(spec.engine).items() if key not in NO_PART}
     return identity(
         {
             **engine,
             "hardware": environment.hardware_class(environment.capture()),
-            "model": ruler.model_revision(Path(spec.model.path)),
+            "model": ruler.source_revision(spec.model.path, spec.model.revision),
             "dataset": item.data.dataset_sha256,
             "load": ruler.load(spec.workload),
             "prompts": f"{spec.workload.num_prompts}, {settings.prompts} to a block",
@@ -72,10 +75,19 @@ def floor(output: Path, item: Prepared, settings: ABSpec, open_arms: Open, say: 
     except FloorError as error:
         say(f"{error}: {settings.floor_runs} A/A runs of {settings.floor_blocks} blocks")
     directory.mkdir(parents=True, exist_ok=True)
+    meter = LoadMeter()
     ratios = [aa_run(item, settings, open_arms, directory, run, say) for run in range(1, settings.floor_runs + 1)]
-    found = from_runs(ratios, wanted, dt.datetime.now(dt.UTC))
+    found = from_runs(ratios, wanted, dt.datetime.now(dt.UTC), round(meter.foreign_cores(), 3))
     write_json(directory / FILE, found.to_json())
     return found
+
+
+def remark(known: Floor) -> str | None:
+    """What a reader of a decision should know of its floor."""
+    if known.foreign_cores is None or known.foreign_cores <= FOREIGN_LOAD:
+        return None
+    file = f"{DIRECTORY}/{known.identity}/{FILE}"
+    return f"others used {known.foreign_cores:.2f} cores while the A/A floor was measured; without {file} it is anew"
 
 
 def aa_run(

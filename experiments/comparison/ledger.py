@@ -30,6 +30,7 @@ def entry(record: dict[str, Any], shown: str) -> dict[str, Any]:
         "reason": record["reason"],
         "criterion": record["criterion"],
         **{figure: _deciding(figure, compared) for figure in FIGURES},
+        "accept_source": record.get("accept_source"),
         "mde": compared[record["criterion"]]["mde"] if compared else None,
         "floor": floor["value"] if floor else None,
         "blocks": compared.get("blocks"),

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from analysis.pairs import Answer
-from experiments.engine import ROOT
+from experiments.child import ROOT
 from experiments.errors import MeasurementError
 from experiments.metrics import Sample, with_steps
 from experiments.ruler import digest, harness
@@ -22,14 +22,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from analysis.pairs import Arm
-    from experiments.clients.generate import GenerateClient, Generation
+    from experiments.clients.generate import Generation
     from experiments.comparison.requests import Request
+    from experiments.engines.interface import EngineClient
     from experiments.spec import CellSpec
 
 OWN = tuple(f"experiments/comparison/{name}.py" for name in ("arms", "load", "requests", "timing"))
 
 
-def ask(client: GenerateClient, spec: CellSpec, asked: Sequence[Request], *, arm: Arm, block: int) -> list[Answer]:
+def ask(client: EngineClient, spec: CellSpec, asked: Sequence[Request], *, arm: Arm, block: int) -> list[Answer]:
     """One slot: every request once, `max_concurrency` at a time. Raises ProtocolError, MeasurementError."""
 
     def one(request: Request) -> Answer:
@@ -41,7 +42,7 @@ def ask(client: GenerateClient, spec: CellSpec, asked: Sequence[Request], *, arm
         return [*pool.map(one, asked)]
 
 
-def generate(client: GenerateClient, spec: CellSpec, request: Request) -> Generation:
+def generate(client: EngineClient, spec: CellSpec, request: Request) -> Generation:
     return client.generate(
         text=request.text,
         input_ids=request.input_ids,

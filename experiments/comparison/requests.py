@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer
 
+from experiments.errors import ConfigError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -68,4 +70,11 @@ def _drawn(spec: CellSpec, length: int) -> Iterator[tuple[int, ...]]:
 
 
 def _tokenizer(spec: CellSpec) -> Tokenizer:
-    return Tokenizer.from_file(str(Path(spec.model.tokenizer_path or spec.model.path) / "tokenizer.json"))
+    """Raises ConfigError for an id of a hub that cannot be reached and has not been reached before."""
+    source = spec.model.tokenizer_path or spec.model.path
+    if Path(source).is_dir():
+        return Tokenizer.from_file(str(Path(source) / "tokenizer.json"))
+    try:
+        return Tokenizer.from_pretrained(source, revision=spec.model.revision or "main")
+    except Exception as error:  # the tokenizers package raises Exception itself
+        raise ConfigError("model.path", f"the tokenizer of {source} cannot be read here ({error})") from error

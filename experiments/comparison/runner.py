@@ -14,12 +14,12 @@ from experiments.checks import checked
 from experiments.comparison import ab, decision
 from experiments.plan import Cell, flat
 from experiments.preparation import change_between, with_data
-from experiments.record import DECISION, DECISIONS, new_attempt, read
+from experiments.record import DECISION, DECISIONS
+from experiments.study import Measured
 from gates.evidence import Missing
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from typing import Any
 
     from experiments.comparison.ab import Bench
     from experiments.comparison.decision import Kind, Question
@@ -27,18 +27,6 @@ if TYPE_CHECKING:
     from experiments.preparation import Prepared
     from experiments.spec import CellSpec, StudySpec
     from experiments.study import Course, Outcome
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A cell and the attempt that holds its record."""
-
-    item: Prepared
-    attempt: Path
-
-    @property
-    def record(self) -> dict[str, Any]:
-        return read(self.attempt)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,26 +38,17 @@ class Runner:
 
     def cell(self, item: Prepared, baseline: Measured | None = None) -> Measured:
         """Raises Interrupted, StorageError."""
-        stages = self.bench.stages
-        stages.cell(item.cell.name)
-        if known := self._known(item, baseline):
-            self.outcome.attempts.append(known)
-            stages.say(f"taken over from {known}")
-            return Measured(item, known)
-        attempt = new_attempt(self.course.plan.directory / item.cell.name)
-        against = (baseline.item.cell.spec, baseline.attempt) if baseline else None
-        study.measure(self.course, study.begin(self.course, item, attempt, against), stages, self.outcome)
+        attempt = study.obtain(self.course, item, baseline, self.bench.stages, self.outcome)
+        assert attempt is not None, "waited for"
         return Measured(item, attempt)
 
     def decision(self, question: Question, baseline: Measured | None, candidate: Measured | None) -> Path:
         """Raises Interrupted, StorageError."""
         stages = self.bench.stages
         stages.cell(f"decision: {question.name}")
-        settings = self.bench.settings
-        known = None
-        if self.course.plan.study.resume:
-            directory = self.course.plan.directory / DECISIONS / question.name
-            known = decision.earlier(directory, question.identity(settings))
+        directory = self.course.plan.directory / DECISIONS / question.name
+        identity = question.identity(self.bench.settings)
+        known = self.course.round.takeover.outcome(directory, identity, file=DECISION)
         if known:
             stages.say(f"taken over from {known}")
             self.decided.append(known)
@@ -81,14 +60,6 @@ class Runner:
         if not self.course.tracker.log(attempt):
             self.outcome.untracked.append(attempt / DECISION)
         return attempt
-
-    def _known(self, item: Prepared, baseline: Measured | None) -> Path | None:
-        """A valid attempt that was judged against the baseline it would have now."""
-        if not self.course.plan.study.resume:
-            return None
-        attempt = study.valid_attempt(self.course.plan, item)
-        name = baseline.item.cell.name if baseline else None
-        return attempt if attempt and read(attempt)["baseline"] == name else None
 
 
 def prepared(name: str, spec: CellSpec, study: StudySpec, *, base: CellSpec, declared: Declared | None) -> Prepared:

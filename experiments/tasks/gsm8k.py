@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from experiments.clients.generate import GenerateClient, Generation
+    from experiments.clients.generate import Generation
+    from experiments.engines.interface import EngineClient
     from experiments.spec import TaskSpec
 
 STOP = ("Question", "Assistant:", "<|separator|>")
@@ -114,7 +115,7 @@ def answer_value(text: str) -> int | None:
 
 
 def run(
-    client: GenerateClient, rows: Sequence[Row], task: TaskSpec, answered: Callable[[int], None]
+    client: EngineClient, rows: Sequence[Row], task: TaskSpec, answered: Callable[[int], None]
 ) -> tuple[Score, tuple[Answer, ...]]:
     """Ask and mark `num_questions` rows after the examples; `answered(1)` is called after each."""
     examples = few_shot(rows[: task.num_shots])

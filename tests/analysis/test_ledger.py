@@ -53,6 +53,21 @@ def test_decisions_come_first_and_cells_that_had_none_after_them(
     assert found["broken"]["tpot"] is None
 
 
+def test_a_ratio_of_simulated_accept_lengths_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    forced = cell("deeper", 2.0, 4.0)
+    forced["metrics"]["accept_source"] = "simulated"
+    (kept, *_) = DECISIONS
+    paired = kept | {"accept_source": "simulated"}
+    directory = write(tmp_path, *CELLS, forced, paired)
+    found = entries(directory, capsys)
+    assert {name for name, one in found.items() if one["accept"] and one["accept"].get("simulated")} == {
+        "deeper",
+        kept["name"],
+    }
+    assert all("simulated" not in (one["tpot"] or {}) for one in found.values())
+    assert ledger(directory, capsys, "table").count(" simulated") == 2
+
+
 def test_a_ratio_of_two_cells_says_that_nothing_was_paired(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = entries(write(tmp_path, BASE, cell("deeper", 2.0, 4.0), BROKEN), capsys)
     tpot = found["deeper"]["tpot"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from html.parser import HTMLParser
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -17,7 +17,8 @@ from analysis.report.markup import tag
 from analysis.report.page import page
 from analysis.report.plots import plots
 from experiments.claim import claimed
-from tests.analysis.made import BASE, BROKEN, CAMPAIGN, CELLS, DECISIONS, ENVIRONMENT, LOAD, cell, decision, write
+from tests.analysis.made import BASE, BROKEN, CAMPAIGN, CELLS, DECISIONS, ENVIRONMENT, LOAD, cell, decision, gate, write
+from tests.attacks import ATTACKS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,10 +75,27 @@ def test_a_ratio_is_shown_with_its_interval_and_kept_as_the_logarithm_on_record(
     assert "-11.3% [-12.2%, -10.4%]</data> (decides)" in card
 
 
+def test_a_gate_that_binds_nothing_has_not_failed(tmp_path: Path) -> None:
+    """And a reason is said once, a ratio says to which baseline, a cell has the verdict that was decided about it."""
+    differs = gate("fail") | {"required": False}
+    gates = {"byte_parity": differs, "logit_digest": gate("fail"), "accept_drift": gate("pass"), "p": gate("not_run")}
+    change = {"class": "rounding", "parts": ["kernels.x", "declared: why"], "declared": "declared", "reason": "why"}
+    kept = decision("told", -0.1, "keep", "faster", change=change, gates=gates)
+    cells = BASE, cell("told", 2.0, gates=gates), cell("next", 1.0, baseline="told")
+    text = of(write(tmp_path, *cells, kept))
+    words = re.sub(r"\s+", " ", Words(text).text)
+    assert words.count("1 passed, byte_parity differs (reported only), logit_digest FAILED, p NOT RUN") == 2
+    assert "class rounding, rounding declared against" in words
+    assert "faster : as the interval says" in words
+    assert '<td data-heading="against">told</td>' in text
+    heading = text[text.index('data-details="told"') :]
+    assert heading[: heading.index("</summary>")].endswith('class="badge keep">keep</span>')
+
+
 def test_what_came_to_nothing_has_its_place(campaign: Path) -> None:
     words = Words(of(campaign)).text
     assert "Not kept: pinned (reject), loud (inconclusive), broken (invalid)." in words
-    for wanted in ("pinned saves a launch", "slower : slower: as the interval says", "overlap has it already"):
+    for wanted in ("pinned saves a launch", "slower : as the interval says", "overlap has it already"):
         assert wanted in words
     assert "launch (launch): exit code 7" in words
     assert "no <memory> & no hope" in words, "the log's end"
@@ -121,6 +139,49 @@ def test_what_others_wrote_stays_text(tmp_path: Path) -> None:
     assert "<script" not in text
     assert Words(text).text.count("alert(1)") >= 7
     assert Words(text).open == []
+
+
+@pytest.mark.parametrize("evil", ATTACKS)
+def test_no_attack_becomes_an_element_or_an_attribute(evil: str, tmp_path: Path) -> None:
+    """Wherever text of others stands in a record; the page has the elements of one that holds harmless text there."""
+    pages = [of(write(tmp_path / name, *hostile(text))) for name, text in (("evil", evil), ("tame", "words"))]
+    (ours, texts), (tame, _) = map(Elements.of, pages)
+    assert ours == tame
+    assert re.sub(r"\s+", " ", evil).strip() in texts
+
+
+def hostile(text: str) -> list[Any]:
+    """Records whose every text comes from somewhere else."""
+    gates = {"byte_parity": gate("fail", text) | {"evidence": {"baseline": text, "candidate": text, text: 1}}}
+    broken = BROKEN | {"failure": {"class": "launch", "phase": "launch", "message": text, "log_tail": text}}
+    change = {"class": "rounding", "parts": [text], "declared": "declared", "reason": text}
+    said = {"reason": text, "change": change, "gates": gates, "flags": [text]}
+    told = decision("told", -0.1, "keep", "faster", hypothesis=text, overrides=[text], effect=text, **said)
+    asked = cell("told", 2.0, axes={"x": text}, environment=ENVIRONMENT | {"cpu": text, "load": LOAD}, **said)
+    return [BASE, broken, asked, told]
+
+
+class Elements(HTMLParser):
+    """Elements with the names of their attributes, places that they lead to, and the page's text."""
+
+    @classmethod
+    def of(cls, page: str) -> tuple[list[Any], str]:
+        parser = cls(convert_charrefs=True)
+        parser.found, parser.text = [], ""
+        parser.feed(page)
+        return parser.found, re.sub(r"\s+", " ", parser.text)
+
+    found: list[Any]
+    text: str
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, [name for name, _ in attrs], [value for name, value in attrs if name == "href"]))
+
+    def handle_comment(self, data: str) -> None:
+        self.found.append(("comment", data))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
 
 
 def test_the_same_records_make_the_same_page(campaign: Path, capsys: pytest.CaptureFixture[str]) -> None:

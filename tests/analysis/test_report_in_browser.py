@@ -5,26 +5,22 @@ from __future__ import annotations
 import html
 import json
 import re
-import shutil
-import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
 from analysis.dossier import studies
 from analysis.report.page import page
+from tests import browser
 from tests.analysis.made import BROKEN, CAMPAIGN, CELLS, DECISIONS, cell, write
+from tests.browser import dom
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 PHONE = 390
 WIDER = (999, 1000, 1400)
-pytestmark = [
-    pytest.mark.process,
-    pytest.mark.skipif(CHROMIUM is None, reason="no chromium here; install the package chromium"),
-]
+pytestmark = [pytest.mark.process, browser.needed]
 
 
 @pytest.fixture(scope="module")
@@ -37,20 +33,13 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> str:
     return page(studies(write(tmp_path_factory.mktemp("out"), *cells, *DECISIONS, campaign=CAMPAIGN)))
 
 
-def dom(directory: Path, content: str) -> str:
-    """As the browser has it once all is loaded."""
-    assert CHROMIUM
+def shown(directory: Path, content: str) -> str:
     (directory / "page.html").write_text(content)
-    command = [
-        *(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", "--window-size=1200,900"),
-        *("--disable-background-networking", "--hide-scrollbars", "--host-resolver-rules=MAP * ~NOTFOUND"),
-        *(f"--user-data-dir={directory / 'profile'}", (directory / "page.html").as_uri()),
-    ]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    return dom((directory / "page.html").as_uri(), directory / "profile")
 
 
 def test_numbers_read_off_the_page_are_the_records(text: str, tmp_path: Path) -> None:
-    found = dict(re.findall(r'data-of="([^"]+)">([^<]+)</data>', dom(tmp_path, text)))
+    found = dict(re.findall(r'data-of="([^"]+)">([^<]+)</data>', shown(tmp_path, text)))
     for record in CELLS[:-1]:
         measured, name = record["metrics"], record["name"]
         assert found[f"{name}/mean_tpot_ms"] == f"{measured['mean_tpot_ms']:.3f}"
@@ -77,7 +66,7 @@ def test_nothing_is_wider_than_a_phone_or_any_screen_and_a_script_would_not_run(
         "[f.contentDocument.documentElement.scrollWidth, f.contentDocument.title,"
         " getComputedStyle(f.contentDocument.querySelector('thead') || f).display])))"
     )
-    seen = dom(tmp_path, f"<!doctype html><body>{frames}<script>{script}</script>")
+    seen = shown(tmp_path, f"<!doctype html><body>{frames}<script>{script}</script>")
     (page_width, title, head), (control_width, *_), *wider = json.loads(seen[seen.rindex("[[") : seen.rindex("]]") + 2])
     assert (page_width, control_width) == (PHONE, PHONE + 100)
     assert title == "Report: tuning"

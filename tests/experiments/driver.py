@@ -27,6 +27,15 @@ def fake_command(*faults: str, step_ms: float = 0.2, fault_from: int = 1) -> tup
     return (sys.executable, str(FAKE_ENGINE), "--step-ms", str(step_ms), "--fault-from", str(fault_from), *flags)
 
 
+def faulty(directory: Path, faults: dict[int, str], step_ms: float = 0.2) -> tuple[str, ...]:
+    """An engine with another fault per number of speculative steps."""
+    cases = "".join(f'*"num-steps {steps} "*) set -- "$@" --fault {fault};;\n' for steps, fault in faults.items())
+    script = directory / "engine.sh"
+    script.write_text(f'#!/bin/sh\ncase "$*" in\n{cases}esac\nexec {" ".join(fake_command(step_ms=step_ms))} "$@"\n')
+    script.chmod(0o755)
+    return (str(script),)
+
+
 @dataclass(frozen=True)
 class Run:
     code: int
@@ -69,7 +78,7 @@ def small(directory: Path, checkpoint: Path, *overrides: str, engine: tuple[str,
 
 def driver_env(**more: str) -> dict[str, str]:
     """With the stand-in for SGLang's client, which takes ten seconds to import."""
-    return {**os.environ, "PYTHONPATH": str(FAKE_CLIENT), **more}
+    return {**os.environ, "PYTHONPATH": str(FAKE_CLIENT)} | more
 
 
 def start(command: list[str], directory: Path) -> Run:
@@ -92,6 +101,13 @@ def begin(command: list[str], directory: Path, **env: str) -> subprocess.Popen[s
 def finish(process: subprocess.Popen[str], directory: Path, timeout_s: float = 60.0) -> Run:
     out, err = process.communicate(timeout=timeout_s)
     return Run(process.returncode, out, err, directory)
+
+
+def collect(directory: Path, *arguments: str, **env: str) -> Run:
+    """The collector on what a driver left there."""
+    path = os.pathsep.join([str(ROOT), str(FAKE_CLIENT)])
+    command = [sys.executable, "-m", "experiments.collect", str(directory / "out"), *arguments]
+    return finish(begin(command, directory, PYTHONPATH=path, **env), directory, 300.0)
 
 
 def wait_for_stage(process: subprocess.Popen[str], output: Path, stage: str, timeout_s: float = 30.0) -> Path:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from experiments.activation import expected, fallbacks, observed
+from experiments.engines.ling_activation import expected, fallbacks, observed
 from experiments.spec import CellSpec, SpeculationSpec
 from gates.validity import activation_faults
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from experiments import workloads
+from experiments import secrets, workloads
 from experiments.clients.bench_serving import BenchClient, check_installed, command
 from experiments.errors import ClientError, ConfigError, PhaseTimeout, ServerDied
 from experiments.limits import within
@@ -33,7 +33,7 @@ def bench(cell: CellSpec, directory: Path, answered: Callable[[int], None] = lam
     data = workloads.prepare(cell, directory / "data")
     with (
         Server(cell, log=directory / "server.log") as server,
-        BenchClient(cell, url=server.url, dataset=data.dataset, directory=directory) as client,
+        BenchClient(cell, url=server.url, dataset=data.dataset, directory=directory, served_name=server.name) as client,
     ):
         server.wait_ready(10.0)
         return client.run(server, answered)
@@ -60,10 +60,24 @@ def test_the_real_client_s_figures_are_kept_and_counted_per_request(
     assert result.summary["mean_tpot_ms"] == pytest.approx(sum(tpots) / 2)
 
 
+@pytest.mark.slow
+def test_the_real_client_writes_through_the_supervisor_where_there_are_secrets(
+    make_cell: Callable[..., CellSpec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLANTED", "planted-of-the-environment")
+    monkeypatch.setattr(secrets, "forms", lambda: ["planted-of-the-environment"])
+    cell = make_cell()
+    leaking = replace(cell.engine, command=fake_command("leak"))
+    result = bench(replace(cell, engine=leaking), tmp_path)
+    assert (result.summary["completed"], [row.index for row in result.requests]) == (2, [0, 1])
+    assert all("***" in text for text in result.summary["generated_texts"])
+    assert not [path for path in tmp_path.rglob("*.*") if b"planted-" in path.read_bytes()]
+
+
 def test_an_unchanged_command_line_reaches_the_client(make_cell: Callable[..., CellSpec], tmp_path: Path) -> None:
     cell = make_cell()
     load = replace(cell.workload, dataset_name="random", input_len=1024, max_concurrency=2)
-    argv = command(replace(cell, workload=load), url="http://u", dataset=tmp_path / "d").argv
+    argv = command(replace(cell, workload=load), url="http://u", dataset=tmp_path / "d", served_name="n").argv
     text = " ".join(argv)
     assert f"--model {cell.model.path} --tokenizer {cell.model.path}" in text
     assert "--dataset-name random" in text

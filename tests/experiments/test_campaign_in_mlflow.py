@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
@@ -78,6 +79,26 @@ def test_the_parent_shows_what_the_records_of_its_call_came_to(directory: Path) 
     name = "trajectory_mean_tpot_ms.svg"
     assert shown[name].decode() == alone(plots(study)[name])
     assert b"later" not in shown["step_by_rows.svg"]
+
+
+def test_an_ab_s_parent_ends_with_its_decision(tmp_path: Path, blank_store: Callable[[Path], Path]) -> None:
+    """The decision is filed on the parent itself, minutes after the last of its cells."""
+    asked: dict[str, Any] = {
+        "invocation": INVOCATION | {"cells": 2},
+        "identity": "i",
+        "expect": "faster",
+        "effect": None,
+    }
+    decision = (
+        DECISIONS[0] | asked | {"kind": "ab", "blocks": {"spent_s": 9.5}, "ended_utc": "2026-01-02T04:00:00+00:00"}
+    )
+    write(tmp_path, *(cell | asked for cell in CELLS[:2]), decision)
+    blank_store(tmp_path / "mlflow.db")
+    assert analysis(["sync", str(tmp_path)]) == 0
+    parent, children = runs(tmp_path)
+    assert len(children) == 2
+    assert parent.info.end_time == int(datetime(2026, 1, 2, 4, tzinfo=UTC).timestamp() * 1000)
+    assert parent.info.end_time > max(run.info.end_time for run in children.values())
 
 
 def test_syncing_again_changes_nothing(directory: Path) -> None:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import errno
+import json
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 
 from experiments import memory
+from experiments.attempt import recorded
 from experiments.clients.generate import ProtocolError
-from experiments.errors import MEANING, CellError, FailureClass, Interrupted, PhaseTimeout
+from experiments.cluster.fate import CLASSES
+from experiments.errors import MEANING, CellError, CleanupError, FailureClass, Interrupted, PhaseTimeout
 from experiments.failure import classify, failed
 from experiments.interrupts import interruptible, shielded
 from experiments.limits import KEYS, within
+from experiments.progress import Stages
+from experiments.record import FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,10 +39,22 @@ def subclasses(kind: type) -> Iterator[type]:
 def test_the_set_of_classes_is_closed_explained_and_used() -> None:
     assert tuple(MEANING) == get_args(FailureClass)
     raised = {one.class_ for one in subclasses(CellError) if one.__module__ == "experiments.errors"}
-    assert raised | {"unfinished", "interrupted", "program"} == set(MEANING)
+    assert raised | {"unfinished", "interrupted", "program", *CLASSES.values()} == set(MEANING)
     page = (ROOT / "docs/failures.md").read_text()
     assert all(f"| `{class_}` |" in page for class_ in MEANING)
     assert all(f"| {phase} | `{key}` |" in page for phase, key in KEYS.items())
+
+
+def test_a_signal_ends_the_run_also_where_the_clean_up_behind_it_fails(tmp_path: Path) -> None:
+    def work() -> dict[str, Any]:
+        try:
+            raise Interrupted(signal.SIGTERM)
+        finally:
+            raise CleanupError("processes stayed")
+
+    with pytest.raises(Interrupted):
+        recorded(tmp_path / FILE, {"schema": 1, "name": "cell"}, work, Stages(1))
+    assert json.loads((tmp_path / FILE).read_text())["failure"]["class"] == "cleanup"
 
 
 def test_a_limit_ends_what_waits_and_names_its_key() -> None:

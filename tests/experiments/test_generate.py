@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from experiments.clients.generate import GenerateClient, ProtocolError, events, generation
+from experiments.clients.connection import events
+from experiments.clients.generate import GenerateClient, ProtocolError, generation
 from experiments.server import Server
 from tests.fakes import language
 
@@ -86,14 +87,14 @@ def test_a_stream_that_breaks_off_is_no_answer(make_cell: Callable[..., CellSpec
 
 
 def test_refusals_name_call_status_and_body(client: GenerateClient) -> None:
-    refusal = r'POST /flush_cache: HTTP 404: \{"error": "not found"\}'
+    refusal = r'POST /flush_cache\?timeout=60: HTTP 404: \{"error": "not found"\}'
     with GenerateClient(client.base_url + "/nowhere") as lost, pytest.raises(ProtocolError, match=refusal):
         lost.flush_cache()
 
 
 def test_an_error_inside_a_stream_is_raised() -> None:
     with pytest.raises(ProtocolError, match="out of slots"):
-        list(events(iter(['data: {"error": {"message": "out of slots"}}'])))
+        list(events(iter(['data: {"error": {"message": "out of slots"}}']), "POST /generate"))
 
 
 @pytest.mark.parametrize("payload", [{}, {"text": "x", "output_ids": [1], "meta_info": {"finish_reason": None}}])

@@ -105,6 +105,10 @@ def test_identity_follows_every_input(cell: CellSpec, changed: str) -> None:
     assert identity(cell, INPUTS) != identity(cell, replace(INPUTS, **different))
 
 
+def test_identity_ignores_what_the_audit_is_to_assume(cell: CellSpec) -> None:
+    assert identity(replace(cell, engine=replace(cell.engine, gpu="B200")), INPUTS) == identity(cell, INPUTS)
+
+
 def test_identity_follows_the_spec(cell: CellSpec) -> None:
     assert identity(cell, INPUTS) != identity(replace(cell, speculation=nextn(4)), INPUTS)
     assert identity(cell, INPUTS) != identity(replace(cell, env={"A": "1"}), INPUTS)
@@ -118,3 +122,17 @@ def test_a_command_is_named_by_its_end_and_by_no_place_on_this_machine(make_cell
         "nextn-3-4_command=python-m-build-clean",
         "nextn-3-4_command=python-m-build-slow-0.05",
     ]
+
+
+def test_what_goes_with_a_label_is_named_only_where_cells_of_that_label_differ_in_it(cell: CellSpec) -> None:
+    fast = replace(cell, speculation=nextn(3), env={"FAST": "1"})
+    plain = replace(cell, speculation=NONE)
+    assert [one.name for one in expand([plain, fast])] == ["none", "nextn-3-4"]
+    assert expand([plain, fast])[1].axes["env.FAST"] == "1"
+    slow = replace(fast, env={"FAST": "0"})
+    assert [one.name for one in expand([plain, fast, slow])] == ["none", "nextn-3-4_FAST=1", "nextn-3-4_FAST=0"]
+
+
+def test_chains_and_looked_up_drafts_are_named_by_their_window(cell: CellSpec) -> None:
+    chain = replace(nextn(3), algorithm="eagle3", draft_path="/d")
+    assert names(cell, chain, SpeculationSpec(algorithm="ngram", num_draft_tokens=12)) == ["eagle3-3-4", "ngram-12"]

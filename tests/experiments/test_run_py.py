@@ -33,9 +33,17 @@ def hydra(*arguments: str, cwd: Path) -> Run:
 def test_help_shows_groups_keys_and_exit_codes(tmp_path: Path) -> None:
     shown = hydra("--help", cwd=tmp_path)
     assert shown.code == 0
-    for text in ("speculation: dspark, nextn, none", "num_prompts: 16", "Exit codes", "experiment=quickstart"):
+    for text in ("speculation: dspark, eagle3, nextn", "num_prompts: 16", "Exit codes", "experiment=quickstart"):
         assert text in shown.out
     assert list(tmp_path.iterdir()) == []
+
+
+def model_of(preset: str) -> str:
+    if preset.startswith(("paper_", "campaign_sglang")):
+        return "inclusionAI/Ling-3.0-flash"
+    return str(
+        ROOT / (".venv-sglang-cpu/small_model" if preset == "sglang_cpu" else "ling_runtime/checkpoints/ling_tiny")
+    )
 
 
 @pytest.mark.parametrize("preset", [None, *PRESETS])
@@ -44,7 +52,7 @@ def test_the_configuration_composes_and_resolves(tmp_path: Path, preset: str | N
     shown = hydra("--cfg", "job", "--resolve", *chosen, cwd=tmp_path)
     assert shown.code == 0, shown.err
     assert "algorithm: " in shown.out
-    assert str(ROOT / "ling_runtime/checkpoints/ling_tiny") in shown.out
+    assert model_of(preset or "") in shown.out
     assert list(tmp_path.iterdir()) == []
 
 
@@ -58,7 +66,7 @@ def test_a_dry_run_prints_lines_to_paste_and_starts_nothing(
     assert "A_FLAG='on 1'" in server
     assert "--speculative-num-steps 5 --speculative-eagle-topk 1 --speculative-num-draft-tokens 6" in server
     assert "-m experiments.clients.recorded_serving /dev/stdout /dev/null --backend sglang" in client
-    assert shown.line == {"cells": [], "decisions": [], "dry_run": ["nextn-5-6"], "exit": 0}
+    assert shown.line == {"cells": [], "decisions": [], "dry_run": ["nextn-5-6"], "findings": [], "exit": 0}
     assert list((tmp_path / "out").rglob("record.json")) == []
     assert marked(str(tmp_path)) == []
 

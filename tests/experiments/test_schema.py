@@ -10,7 +10,7 @@ import pytest
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from experiments.composition import build, merged, refuse_unknown
+from experiments.composition import build, refuse_unknown, without
 from experiments.errors import ConfigError
 from experiments.schema import Cells, schema_of
 from experiments.spec import CellSpec, ChangeSpec, StudySpec
@@ -72,4 +72,4 @@ def test_a_key_forced_in_with_a_plus_is_refused_if_nobody_reads_it() -> None:
 
 
 def test_a_cell_s_override_replaces_the_command_line_s() -> None:
-    assert merged(["speculation=nextn", "a=1"], ["speculation=none", "b=2"]) == ["a=1", "speculation=none", "b=2"]
+    assert without(["speculation=nextn", "a=1"], ["speculation=none", "b=2"]) == ["a=1"]

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from analysis.__main__ import main as analysis
+from analysis.pairs import Answer, pair
+from experiments.comparison.figures import by_arm, log_ratio
 from experiments.errors import ConfigError
 from experiments.search import Search, SearchSpec, ordered
 from experiments.sweep import Axis, SweepSpec, axes
@@ -15,6 +21,7 @@ from experiments.sweep import Axis, SweepSpec, axes
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from analysis.pairs import Arm
     from tests.experiments.driver import Run
 
 pytest.importorskip("optuna")
@@ -30,7 +37,7 @@ def cost(depth: int, kernel: int) -> float:
 def searched(spec: SearchSpec, *, rejected: Callable[[str], bool] = lambda _: False) -> tuple[Search, list[str]]:
     names = [f"{depth}{kernel}" for depth in DEPTHS["depth"] for kernel in DEPTHS["kernel"]]
     cells: Any = [SimpleNamespace(cell=SimpleNamespace(name=name)) for name in names]
-    search, visited = Search(spec, GRID, cells), []
+    search, visited = Search(replace(spec, metric="mean_tpot_ms"), GRID, cells), []
     for item in search:
         name = item.cell.name
         visited.append(name)
@@ -38,6 +45,55 @@ def searched(spec: SearchSpec, *, rejected: Callable[[str], bool] = lambda _: Fa
         verdict = "reject" if rejected(name) else "inconclusive"
         search.tell({"status": "valid", "verdict": verdict, "metrics": {"mean_tpot_ms": value}})
     return search, visited
+
+
+def told(spec: SearchSpec, *records: dict[str, Any]) -> list[float | None]:
+    """What a search makes of these, one after the other."""
+    cells: Any = [SimpleNamespace(cell=SimpleNamespace(name=name)) for name in "abcdef"]
+    search = Search(spec, [Axis("a", (("a=1",),) * len(cells), ordered=True)], cells)
+    for _, record in zip(search, records, strict=False):
+        search.tell(record)
+    return [*search.known.values()]
+
+
+def record(step_ms: float, tpot_ms: float, class_: str | None = None, **more: Any) -> dict[str, Any]:
+    figures = {"step_ms": step_ms, "mean_tpot_ms": tpot_ms, "median_tpot_ms": 7.0}
+    change = class_ and {"class": class_}
+    return {"status": "valid", "verdict": "inconclusive", "change": change, "metrics": figures} | more
+
+
+def test_the_criterion_is_an_ab_s_by_the_class_of_each_cell_s_change() -> None:
+    cells = [
+        record(9.0, 9.0, None, status="invalid", verdict=None, metrics=None),
+        record(8.0, 4.0, None, verdict="baseline"),
+        record(4.0, 8.0, "bitwise"),
+        record(4.0, 8.0, "speculation"),
+        record(16.0, 2.0, "rounding"),
+        record(16.0, 2.0, "model"),
+    ]
+    half, double = math.log(0.5), math.log(2.0)
+    assert told(SearchSpec(cells=6), *cells) == [None, 0.0, half, double, double, half]
+    assert told(SearchSpec(cells=6, metric="median_tpot_ms"), *cells)[1:] == [7.0] * 5
+
+
+def test_what_an_ab_measures_and_what_a_search_goes_by_is_one_figure() -> None:
+    """On the same answers: the search's ratio of two figures is the point that an A/B's interval is about."""
+    slots: list[tuple[Arm, str, int, float]] = [
+        ("baseline", "p", 10, 1.0),
+        ("baseline", "q", 12, 1.1),
+        ("candidate", "p", 8, 0.7),
+        ("candidate", "q", 9, 1.3),
+    ]
+    answers = [
+        Answer(arm=arm, block=0, prompt=prompt, tokens=33, steps=steps, decode_s=seconds)
+        for arm, prompt, steps, seconds in slots
+    ]
+    pairs = pair(answers)
+    shown = by_arm(pairs)
+    for figure in ("step_time", "tpot"):
+        above, below = (part.sum(axis=1) for part in pairs.ratio(figure))  # type: ignore[arg-type]
+        wanted = math.log(above[1] / below[1]) - math.log(above[0] / below[0])
+        assert log_ratio(figure, shown["candidate"], shown["baseline"]) == pytest.approx(wanted)  # type: ignore[arg-type]
 
 
 def test_it_begins_at_the_first_values_and_measures_no_cell_twice() -> None:
@@ -128,5 +184,36 @@ def test_run_py_searches_and_says_what_it_found(run_py: Callable[..., Run]) -> N
     assert len(cells) == 3
     assert cells[0]["name"] == "nextn-1-2_moe_align=reference"
     assert cells[0]["verdict"] == "baseline"
-    best = min(cells, key=lambda cell: cell["mean_tpot_ms"])
-    assert (found["best"], found["value"]) == (best["name"], best["mean_tpot_ms"])
+    records = [json.loads(Path(cell["record"]).read_text()) for cell in cells]
+    values = {one["name"]: ratio(one, records[0]) for one in records}
+    best = min(values, key=values.__getitem__)
+    assert (found["metric"], found["best"], found["value"]) == ("criterion", best, values[best])
+
+
+def ratio(record: dict[str, Any], baseline: dict[str, Any]) -> float:
+    """Written out: speculation goes by mean TPOT, a kernel variant by step time."""
+    key = "mean_tpot_ms" if (record["change"] or {}).get("class") == "speculation" else "step_ms"
+    return math.log(record["metrics"][key] / baseline["metrics"][key])
+
+
+@pytest.mark.process
+def test_a_search_that_its_seconds_ended_is_finished_also_where_it_is_filed_later(
+    run_py: Callable[..., Run], tmp_path: Path, blank_store: Callable[[Path], Path]
+) -> None:
+    """It was to measure six cells when it began, and its records say so."""
+    from mlflow.tracking import MlflowClient  # noqa: PLC0415 - seconds of imports
+
+    (tmp_path / "out").mkdir()
+    databases = blank_store(tmp_path / "out/mlflow.db"), blank_store(tmp_path / "later.db")
+    run = run_py("experiment=search", "search.seconds=0.1", "gate=off", "tracking=mlflow")
+    assert (run.code, run.line["search"]["measured"]) == (0, 1), run.err
+    assert run.record()["invocation"]["cells"] == 6
+    assert analysis(["sync", str(tmp_path / "out"), "--uri", f"sqlite:///{databases[1]}"]) == 0
+    for database in databases:
+        client = MlflowClient(f"sqlite:///{database}")
+        runs = client.search_runs([client.get_experiment_by_name("search").experiment_id])
+        assert [one.info.status for one in runs] == ["FINISHED"] * 2
+    (kept,) = (tmp_path / "out/search").glob("search-*.json")
+    content = json.loads(kept.read_text())
+    assert content["invocation"]["cells"] == 1
+    assert {key: content[key] for key in run.line["search"]} == run.line["search"]

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import signal
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from experiments.clients.generate import GenerateClient, ProtocolError
-from experiments.errors import CellError, LaunchError, OutOfMemory, PhaseTimeout, ServerDied
+from experiments.errors import (
+    CellError,
+    CleanupError,
+    Interrupted,
+    LaunchError,
+    OutOfMemory,
+    PhaseTimeout,
+    ServerDied,
+)
 from experiments.ports import HOST, free_port, is_closed
 from experiments.server import Server
 from tests.experiments.processes import MARK, marked
@@ -50,7 +60,7 @@ def test_a_stale_server_on_the_port_is_never_measured_in_place_of_ours(
     with Server(make_cell(), log=tmp_path / "stale.log") as stale:
         stale.wait_ready(10.0)
         port = int(stale.url.rpartition(":")[2])
-        monkeypatch.setattr("experiments.server.free_port", lambda: port)
+        monkeypatch.setattr("experiments.server.free_port", lambda _: port)
         with Server(make_cell(), log=tmp_path / "log") as server:
             with pytest.raises(LaunchError, match=r"ended with code 1 before|answers as") as caught:
                 server.wait_ready(10.0)
@@ -102,6 +112,24 @@ def test_stop_leaves_nothing(
         server.wait_ready(10.0)
         assert marked(mark) != []
     assert marked(mark) == []
+
+
+def test_who_is_told_to_stop_does_not_wait_for_gpu_memory(
+    make_cell: Callable[..., CellSpec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are seconds between a TERM to a job and its KILL, and memory that stays must not hide the signal."""
+
+    def stays(_: object) -> None:
+        raise CleanupError("GPU memory did not come back")
+
+    monkeypatch.setattr("experiments.server.wait_for_memory", stays)
+    cell = make_cell()
+    cell = replace(cell, engine=replace(cell.engine, device="cuda"))
+    with pytest.raises(Interrupted), Server(cell, log=tmp_path / "server.log") as server:
+        raise Interrupted(signal.SIGTERM)
+    assert not server.process.alive()
+    with pytest.raises(CleanupError), Server(cell, log=tmp_path / "server.log"):
+        pass
 
 
 def test_a_port_that_was_given_out_is_closed() -> None:

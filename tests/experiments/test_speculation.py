@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from experiments.checks import checked
-from experiments.engine import server_command
+from experiments.engines.registry import engine_of
 from experiments.errors import ConfigError
 from experiments.spec import CellSpec, ModelSpec, SpeculationSpec
 from ling_runtime.speculation.dspark.artifact import write as write_artifact
@@ -180,7 +180,7 @@ def test_an_artifact_that_is_not_there_is_refused(make: Callable[..., CellSpec])
 
 
 def flags(cell: CellSpec) -> str:
-    argv = server_command(checked(cell), port=1, served_name="n").argv
+    argv = engine_of(checked(cell)).command(checked(cell), port=1, served_name="n").argv
     return " ".join(argv[argv.index("--speculative-algorithm") :])
 
 
@@ -210,5 +210,5 @@ def test_flags_of_a_scheduled_block_whose_artifacts_may_be_missing(make: Callabl
 
 
 def test_a_seed_of_zero_is_a_value(make: Callable[..., CellSpec]) -> None:
-    argv = server_command(checked(make()), port=1, served_name="n").argv
+    argv = engine_of(checked(make())).command(checked(make()), port=1, served_name="n").argv
     assert argv[argv.index("--random-seed") + 1] == "0"

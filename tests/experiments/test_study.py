@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from experiments.status import collect
-from tests.experiments.driver import Run, fake_command, small, start
+from tests.experiments.driver import Run, fake_command, faulty, small, start
 from tests.fakes import language
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.process
 RECORD_KEYS = {
     "schema", "name", "study", "attempt", "identity", "status", "failure", "role", "baseline", "verdict", "rule",
     "reason", "change", "axes", "metrics", "task", "gates", "activation", "ruler", "flags", "environment",
-    "started_utc", "ended_utc", "duration_s", "invocation", "stages",
+    "started_utc", "ended_utc", "duration_s", "invocation", "stages", "baseline_identity", "findings",
 }  # fmt: skip
 FILES = {
     "spec.yaml", "command.txt", "server.log", "bench.log", "bench.jsonl", "requests.jsonl", "gate.json",
@@ -72,15 +72,6 @@ def test_the_orchestrator_adds_less_than_five_seconds_to_a_cell(quickstart: Run)
         assert row.stages.keys() >= {"start", "launch", "warm-up", "bench", "task", "gates", "stop"}
         assert sum(row.stages.values()) == pytest.approx(row.duration_s, abs=0.2)
         assert 0.0 < row.own_s < 5.0
-
-
-def faulty(tmp_path: Path, faults: dict[int, str]) -> tuple[str, ...]:
-    """An engine with another fault per number of speculative steps."""
-    cases = "".join(f'*"num-steps {steps} "*) set -- "$@" --fault {fault};;\n' for steps, fault in faults.items())
-    script = tmp_path / "engine.sh"
-    script.write_text(f'#!/bin/sh\ncase "$*" in\n{cases}esac\nexec {" ".join(fake_command())} "$@"\n')
-    script.chmod(0o755)
-    return (str(script),)
 
 
 # steps: (fault, status, verdict, rule, phase of the failure, words in the reason)

@@ -52,7 +52,7 @@ def test_no_axes_are_no_cells() -> None:
         ({"zip": {"a": []}}, "not 0: a has 0"),
         ({"grid": {"a": []}}, r"sweep.grid.a: has no values"),
         ({"zip": {"a": [1]}, "grid": {"a": [2]}}, "a is an axis of zip and of grid"),
-        ({"grid": {"a": list(range(30)), "b": list(range(30))}}, "900 cells; allowed: up to 512"),
+        ({"grid": {"a": list(range(70)), "b": list(range(70))}}, "4900 cells; allowed: up to 4096"),
     ],
 )
 def test_what_is_no_sweep_is_refused(sweep: dict[str, dict[str, list[object]]], words: str) -> None:

@@ -113,3 +113,35 @@ def test_warm_up_reaches_the_measured_length() -> None:
     client = Client()
     workloads.warm_up(client, ("abcd", "x" * 200), 100)  # type: ignore[arg-type]
     assert [len(text) for text in client.asked] == [4, 100, 200]
+
+
+def task_file(path: Path, count: int, word: str) -> str:
+    path.write_text(
+        "".join(json.dumps({"question": f"{word}{i}?", "answer": f"#### {i}"}) + "\n" for i in range(count))
+    )
+    return str(path)
+
+
+def asked(data: workloads.Data) -> list[str]:
+    return [row.question for row in data.task_rows]
+
+
+def test_examples_from_another_file_leave_every_row_to_be_asked(cell: CellSpec, tmp_path: Path) -> None:
+    train, test = (task_file(tmp_path / f"{word}.jsonl", 4, word) for word in ("train", "test"))
+    task = replace(cell.task, data_path=test, shots_path=train)
+    data = workloads.prepare(replace(cell, task=task), tmp_path / "data")
+    assert asked(data) == ["train0?", "train1?", "test0?", "test1?", "test2?", "test3?"]
+    assert str(data.task_file) == test
+    own = workloads.prepare(replace(cell, task=replace(task, num_questions=2, shots_path=None)), tmp_path / "data")
+    assert asked(own) == ["test0?", "test1?", "test2?", "test3?"]
+    assert own.task_sha256 != data.task_sha256
+    same = workloads.prepare(replace(cell, task=replace(task, shots_path=test)), tmp_path / "data")
+    assert asked(same) == ["test0?", "test1?", "test0?", "test1?", "test2?", "test3?"]
+
+
+def test_too_few_examples_or_questions_say_where(cell: CellSpec, tmp_path: Path) -> None:
+    train, test = task_file(tmp_path / "train.jsonl", 1, "train"), task_file(tmp_path / "test.jsonl", 4, "test")
+    with pytest.raises(ConfigError, match=r"task\.num_shots: .*train\.jsonl has 1 rows"):
+        workloads.prepare(replace(cell, task=replace(cell.task, data_path=test, shots_path=train)), tmp_path)
+    with pytest.raises(ConfigError, match=r"task\.num_questions: .*train\.jsonl has 1 rows; 0 examples come first"):
+        workloads.prepare(replace(cell, task=replace(cell.task, data_path=train, shots_path=test)), tmp_path)

@@ -7,7 +7,9 @@ It takes the flags of the real one. The surprise: it sleeps `--step-ms` per veri
 from __future__ import annotations
 
 import argparse
+import base64
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -15,6 +17,7 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 import language
 
@@ -45,6 +48,7 @@ FAULTS = {
     "pollute": "other tokens once a sampled request has run, until a flush",
     "wrong_steps": "reports step times twice as long as they are",
     "ignore_term": "does not stop on TERM",
+    "leak": "repeats its command line and environment in its log, in answers, in errors and in /server_info",
     "grandchild": "starts a grandchild in a session of its own",
 }
 
@@ -86,6 +90,7 @@ class Engine:
         calls = 0 if self.has("kernel_ignored") else self.generations
         kernels = dict(pair.split("=") for pair in self.options.kernel)
         return options | {
+            "leaked": leaked() if self.has("leak") else None,
             "internal_states": [{"avg_spec_accept_length": self.accepted / max(1, self.verifies)}],
             "kernels": [
                 {"operator": op, "variant": variant, "numerics": "bitwise", "calls": calls}
@@ -154,7 +159,16 @@ class Engine:
             if top:
                 meta["output_top_logprobs"] = language.alternatives(ids, top)
                 meta["input_top_logprobs"] = language.alternatives(prompt[start:], top) if start >= 0 else []
-        return {"text": text[: len(ids)], "output_ids": list(ids), "meta_info": meta}
+        text = leaked() if self.has("leak") else text[: len(ids)]
+        return {"text": text, "output_ids": list(ids), "meta_info": meta}
+
+
+def leaked() -> str:
+    """As JSON, as Python prints it, line by line, and as a header would have it."""
+    secrets = [value for name, value in os.environ.items() if "PLANTED" in name]
+    headers = [f"Authorization: Basic {base64.b64encode(secret.encode()).decode()}" for secret in secrets]
+    urls = [f"http://user:{quote(secret, safe='')}@host/?token={quote_plus(secret)}" for secret in secrets]
+    return "\n".join([json.dumps(secrets), repr(secrets), *secrets, *headers, *urls, *sys.argv])
 
 
 def stopped(text: str, ids: tuple[int, ...], stop: list[str] | str) -> tuple[str, tuple[int, ...], dict[str, Any]]:
@@ -171,9 +185,19 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        print(f"{self.command} {self.path}", flush=True)
+        print(f"{self.command} {self.path}", leaked() if self.engine.has("leak") else "", flush=True)
+
+    def refused(self) -> bool:
+        """Whoever brings no key is turned away; /server_info says which it would be, as SGLang's does."""
+        key = self.engine.options.api_key
+        if not key or self.headers.get("Authorization") == f"Bearer {key}":
+            return False
+        self.send({"error": "Unauthorized"}, 401)
+        return True
 
     def do_GET(self) -> None:
+        if self.refused():
+            return
         if self.engine.has("hang"):
             time.sleep(3600)
         options = self.engine.options
@@ -192,6 +216,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}")
+        if self.refused():
+            return
         if self.path.startswith("/flush_cache"):
             self.engine.flush()
             self.send({})
@@ -207,7 +233,7 @@ class Handler(BaseHTTPRequestHandler):
         if engine.has("trickle"):
             self.trickle()
         if engine.has("errors") or engine.has("no_cuda_memory"):
-            self.send({"error": "the fake fails on purpose"}, 500)
+            self.send({"error": leaked() if engine.has("leak") else "the fake fails on purpose"}, 500)
             return
         if engine.has("zero_tokens"):
             reason = {"type": "stop", "matched": 0}
@@ -302,10 +328,12 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--max-running-requests", type=int, default=8)
     parser.add_argument("--context-length", type=int)
     parser.add_argument("--random-seed", type=int)
+    parser.add_argument("--admin-api-key")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--num-threads", type=int, default=1)
     parser.add_argument("--kernel", action="append", default=[])
+    parser.add_argument("--api-key")
     parser.add_argument("--fault", action="append", default=[], choices=sorted(FAULTS))
     parser.add_argument("--fault-from", type=int, default=1)
     parser.add_argument("--step-ms", type=float, default=0.2)

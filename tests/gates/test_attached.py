@@ -61,8 +61,31 @@ def test_a_block_is_what_our_server_says_of_it_and_of_sglang_s_only_the_window_i
 
 
 def test_speculation_that_the_gates_do_not_know_is_an_error():
-    with pytest.raises(ProtocolError, match="speculative_algorithm=STANDALONE"):
-        described(speculating("STANDALONE"), cell(), "attach")
+    with pytest.raises(ProtocolError, match="speculative_algorithm=UNO"):
+        described(speculating("UNO"), cell(), "attach")
+
+
+def test_a_draft_model_and_a_lookup_are_known_with_what_they_have():
+    chain = Server(
+        speculative_algorithm="EAGLE3",
+        speculative_num_steps=3,
+        speculative_num_draft_tokens=4,
+        speculative_draft_model_path="d",
+    )
+    expected = SpeculationSpec(algorithm="eagle3", num_steps=3, num_draft_tokens=4, draft_path="d")
+    assert described(chain, cell(), "attach").speculation == expected
+    lookup = Server(speculative_algorithm="NGRAM", speculative_num_draft_tokens=6)
+    assert described(lookup, cell(), "attach").speculation.window == 6
+    with pytest.raises(ProtocolError, match="speculative_num_steps=None beside NEXTN"):
+        described(Server(speculative_algorithm="NEXTN"), cell(), "attach")
+
+
+def test_what_a_server_reports_is_what_it_runs_with_and_no_secret():
+    info = {"attention_backend": "fa3", "tp_size": 2, "port": 1, "internal_states": [{}], "hf_token": None}
+    secrets = {"api_key": "s", "admin_api_key": "s", "ssl_keyfile_password": "s", "auth_token": "s"}
+    told = described(Server(version="0.5.23", launch_command="x --api-key s", **info, **secrets), cell(), "attach")
+    plain = {"attention_backend": "fa3", "tp_size": "2", "dtype": "bfloat16", "device": "cuda"}
+    assert told.engine.reported == {"version": "0.5.23", **plain}
 
 
 def test_nothing_is_known_of_the_hardware_behind_an_address():

@@ -27,7 +27,7 @@ from fabricate import (
     results,
 )
 
-from experiments import activation
+from experiments.engines import ling_activation as activation
 from experiments.spec import ChangeSpec, EngineSpec, TaskSpec
 from gates import accept_drift, byte_parity, lossless, state_pollution, task_score
 from gates.change import ChangeError, classify

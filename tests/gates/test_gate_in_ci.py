@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 from dataclasses import replace
@@ -15,10 +16,13 @@ from junit_schema import validated
 
 from gates import golden
 from gates.__main__ import main
+from gates.arguments import parser
 from gates.hardware import here
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples/gate-in-ci"
+WORKFLOWS = (".github/workflows/gate.yml", "examples/gate-in-ci/.github/workflows/numerics.yml")
+SMALL = "gate.parity_prompts=2 gate.parity_tokens=64 gate.pollution_requests=2"
 REASON = 'the experts\' sum is rounded once; "last" bit $(false)\n'
 """With what a shell would trip over."""
 
@@ -105,6 +109,63 @@ def test_the_same_build_passes_declared_with_a_reason(repository):
     assert "undecided" in done.summary
 
 
+def from_base(directory: Path, base: str = "main", golden: str = "") -> workflow.Done:
+    """As a repository that keeps no record calls it; what the base's checkout brings is put there."""
+    calling = directory / ".github/workflows/numerics.yml"
+    text = calling.read_text().replace("golden: golden.json", f"golden: '{golden}'\n      base: '{base}'")
+    text = text.replace("gate.pollution_requests=2", SMALL)
+    calling.write_text(text)
+    return pull_request(directory)
+
+
+def test_a_base_is_recorded_first_and_then_held_against(repository):
+    """The pull request's own build differs by one bit from main's, on the very machine that recorded main."""
+    shutil.copytree(EXAMPLE, repository / ".base")
+    (repository / "golden.json").unlink()
+    build(repository, "last_bit")
+    done = from_base(repository)
+    assert done.code == 1, done.out
+    assert json.loads(done.out.splitlines()[-1])["gates"]["logit_digest"]["status"] == "fail"
+    assert (repository / "base.json").exists()
+
+
+@pytest.mark.parametrize(("base", "golden"), [("", ""), ("main", "golden.json")])
+def test_golden_and_base_exclude_each_other_and_one_is_needed(repository, base, golden):
+    done = from_base(repository, base, golden)
+    assert done.code == 2, done.out
+    assert "base" in done.out
+    assert not (repository / "gate.xml").exists()
+
+
+def test_the_workflow_uses_no_option_that_the_gates_do_not_have():
+    """`python -m gates COMMAND --option` in any `run:` step, and options that it collects in an array for them."""
+    text = "\n".join(
+        step["run"]
+        for name in WORKFLOWS
+        for job in workflow.parsed(ROOT / name)["jobs"].values()
+        for step in job.get("steps", ())
+        if "run" in step
+    )
+    subcommands = next(a for a in parser()._actions if a.dest == "command").choices
+    lines = [line for line in text.splitlines() if "-m gates" in line]
+    assert {line.split("-m gates ")[1].split()[0] for line in lines} == {"record", "check"}
+    shared = set(re.findall(r"--[a-z][a-z-]+", "\n".join(line for line in text.splitlines() if "words+=" in line)))
+    assert shared == {"--url", "--rounding", "--reason"}, "what this test looks for is still there"
+    for line in lines:
+        command = line.split("-m gates ")[1].split()[0]
+        used = {*re.findall(r"--[a-z][a-z-]+", line.split("-m gates ")[1]), *(shared if command == "check" else ())}
+        assert used <= {*subcommands[command]._option_string_actions}, command
+
+
+def test_the_example_calls_the_workflow_as_it_is():
+    called = workflow.parsed(ROOT / WORKFLOWS[0])
+    calling = workflow.parsed(ROOT / WORKFLOWS[1])["jobs"]["gate"]
+    assert calling["uses"].partition("@")[0].endswith(WORKFLOWS[0])
+    assert workflow.given(called, calling["with"])["golden"] == "golden.json"
+    assert ".ci/gate $(BASE)" in (ROOT / "Makefile").read_text()
+    assert {"golden", "base"} <= called["on"]["workflow_call"]["inputs"].keys()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
@@ -122,7 +183,7 @@ def test_declared_rounding_is_held_to_the_record_s_task(repository, fault, args,
     assert (task["status"], task["required"]) == (status, True)
 
 
-@pytest.mark.parametrize("name", [".github/workflows/gate.yml", "examples/gate-in-ci/.github/workflows/numerics.yml"])
+@pytest.mark.parametrize("name", WORKFLOWS)
 def test_no_workflow_runs_text_of_an_event(name):
     assert "github.event" not in (ROOT / name).read_text()
 

@@ -61,7 +61,7 @@ def against(monkeypatch):
     """A single cell's gates by name and its verdict, on a machine of our choice."""
 
     def against(spec, client, hardware=HERE, **given):
-        monkeypatch.setattr("gates.run.launched_on", lambda _: hardware)
+        monkeypatch.setattr("gates.attached.launched_on", lambda _: hardware)
         found = store.reference(spec)
         inputs = {"accept": TWO, "task": None} | given
         gates, evidence = apply(spec, None, client, baseline=None, golden=found, **inputs)
@@ -76,7 +76,7 @@ def must_not_ask(_):
 
 
 def test_a_single_cell_that_equals_its_record_is_a_baseline(against, named, monkeypatch):
-    monkeypatch.setattr("gates.run.launched_on", must_not_ask)
+    monkeypatch.setattr("gates.attached.launched_on", must_not_ask)
     gates, evidence = apply(
         named, None, ToyClient(), baseline=None, golden=store.reference(named), accept=TWO, task=None
     )

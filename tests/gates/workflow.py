@@ -1,7 +1,7 @@
 """A GitHub workflow's `run:` steps, run here in their order, as a runner would.
 
-Of GitHub's expressions it knows `${{ inputs.NAME }}` and `always()`, and fails on any other. What a `uses:` step brings
-(checkouts, Python) is for the caller to have put there.
+Of GitHub's expressions it knows `${{ inputs.NAME }}`, `inputs.NAME != ''` and `always()`, and fails on any other. What
+a `uses:` step brings (checkouts, Python) is for the caller to have put there.
 """
 
 from __future__ import annotations
@@ -50,12 +50,20 @@ def filled(text: str, inputs: dict[str, str]) -> str:
     return EXPRESSION.sub(value, text)
 
 
+def holds(condition: str, inputs: dict[str, str]) -> bool:
+    if condition == "always()":
+        return True
+    name = condition.removeprefix("inputs.").removesuffix(" != ''")
+    assert condition == f"inputs.{name} != ''", f"not known here: {condition}"
+    return inputs[name] != ""
+
+
 def run(job: dict[str, Any], inputs: dict[str, str], directory: Path) -> Done:
     code, out = 0, ""
     summary = directory / "step_summary.md"
     for step in job["steps"]:
-        assert step.get("if", "always()") == "always()"
-        if "run" not in step or (code and "if" not in step):
+        wanted = holds(step.get("if", "always()"), inputs)
+        if "run" not in step or not wanted or (code and "if" not in step):
             continue
         assert not EXPRESSION.search(step["run"]), "text of an input would be run"
         env = {name: filled(value, inputs) for name, value in step.get("env", {}).items()}

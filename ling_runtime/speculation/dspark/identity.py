@@ -8,12 +8,12 @@ nearly every value, so a sample is enough to tell two checkpoints apart.
 from __future__ import annotations
 
 import hashlib
-import platform
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from ling_runtime import processor
 from ling_runtime.config import ConfigError
 
 SAMPLES, SAMPLE = 64, 4096
@@ -56,11 +56,4 @@ def hardware(device: str, dtype: str, threads: int | None = None) -> str:
     """What decides how long a step takes besides code: the device, torch's threads where it is a CPU, and the dtype."""
     if device.startswith("cuda"):
         return f"{torch.cuda.get_device_name(device)}, {dtype}"
-    return f"{_processor()} x {threads or torch.get_num_threads()}, {dtype}"
-
-
-def _processor() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.processor() or platform.machine())
+    return f"{processor.model()} x {threads or torch.get_num_threads()}, {dtype}"

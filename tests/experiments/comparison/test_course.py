@@ -1,15 +1,20 @@
 from __future__ import annotations
 
+import threading
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from experiments.comparison import course
 from experiments.comparison.course import prepare
 from experiments.comparison.spec import ABSpec, CampaignSpec, Entry, Modes
 from experiments.composition import Composed
 from experiments.errors import ConfigError
+from experiments.sharing import turn
 from experiments.spec import StudySpec
+from experiments.tracking import Untracked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,3 +91,23 @@ def test_what_is_wrong_is_found_before_anything_starts(
 ) -> None:
     with pytest.raises(ConfigError, match=named):
         go(modes, *changes)
+
+
+def test_a_second_driver_says_so_and_waits_for_the_first(
+    go: Callable[..., Venture], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    venture, order = go(ab(), {}), []
+    monkeypatch.setattr(course, "prepare", lambda composed: venture)
+    monkeypatch.setattr(course, "open_tracker", lambda study, invocation: Untracked())
+    monkeypatch.setattr(course, "run", lambda venture, charted: order.append("second"))
+    second = threading.Thread(target=course.main, args=([],))
+    with turn(course.lock_file(venture)) as ours:
+        assert ours
+        second.start()
+        deadline = time.monotonic() + 20.0
+        while "another driver is at this ab in" not in capsys.readouterr().err:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        order.append("first")
+    second.join(20.0)
+    assert order == ["first", "second"]

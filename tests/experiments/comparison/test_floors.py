@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from simulated import QUIET, Servers
 
+from analysis.floor import Floor
 from experiments.comparison import floors
 from experiments.comparison.runner import prepared
 from experiments.comparison.spec import ABSpec
@@ -95,3 +96,15 @@ def test_what_it_holds_for_is_machine_model_and_workload_and_no_build(item: Prep
     assert known != identity(replace(cell, workload=replace(cell.workload, output_len=17)))
     assert known != identity(replace(cell, engine=replace(cell.engine, dtype="bfloat16")))
     assert known != identity(cell, replace(SETTINGS, floor_blocks=9))
+
+
+def test_one_that_was_measured_in_company_says_so(item: Prepared, tmp_path: Path) -> None:
+    measured(item, tmp_path)
+    (file,) = tmp_path.glob("floors/*/floor.json")
+    known = Floor.from_json(json.loads(file.read_text()))
+    assert known.foreign_cores is not None
+    assert floors.remark(replace(known, foreign_cores=0.02)) is None
+    said = floors.remark(replace(known, foreign_cores=0.8))
+    assert said
+    assert "0.80 cores" in said
+    assert str(file.relative_to(tmp_path)) in said

@@ -8,9 +8,10 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from experiments import schema
+from experiments.child import ROOT
 from experiments.comparison.course import prepare
-from experiments.composition import convert, merged, override_lists
-from experiments.engine import ROOT, server_command
+from experiments.composition import convert, override_lists, without
+from experiments.engines.registry import engine_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,7 +34,7 @@ def go(composed: Callable[[list[str]], Any], tmp_path: Path) -> Callable[..., Ve
     def run(preset: str, *overrides: str) -> Venture:
         given = [f"experiment={preset}", f"output_dir={tmp_path}", *overrides]
         lists = override_lists(composed(given))
-        return prepare([convert(composed(merged(given, one))) for one in lists])
+        return prepare([convert(composed([*without(given, one), *one])) for one in lists])
 
     return run
 
@@ -60,12 +61,15 @@ def test_the_miniature_s_campaign_asks_500_questions_wherever_rounding_is_at_sta
 def test_sglang_is_started_with_its_own_flags_alone(go: Callable[..., Venture]) -> None:
     venture = go("campaign_sglang")
     commands = {
-        item.cell.name: server_command(item.cell.spec, port=1, served_name="x").shell() for item in venture.plan.cells
+        item.cell.name: engine_of(item.cell.spec).command(item.cell.spec, port=1, served_name="x").shell()
+        for item in venture.plan.cells
     }
     assert not any("--num-threads" in line or "--kernel" in line for line in commands.values())
     assert all("-m sglang.launch_server" in line and "--tp-size 4" in line for line in commands.values())
     assert "SGLANG_OPT_FUSED_KDA_VERIFY=1" in commands["fused-kda-verify"]
     assert "--disable-radix-cache" in commands["radix-cache-off"]
+    assert "--flashinfer-allreduce-fusion-backend auto" in commands["allreduce-fusion"]
+    assert "--speculative-dspark-block-size 8 --speculative-num-draft-tokens 9" in commands["block-8"]
     assert "--speculative-num-steps 5" in commands["depth-5"]
 
 

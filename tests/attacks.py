@@ -1,0 +1,35 @@
+"""What a model, a log or the author of a change may write, in the hope that somebody's browser runs it."""
+
+from __future__ import annotations
+
+ATTACKS = (
+    "<script>alert(1)</script>",
+    "</pre></title></style></textarea><script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "' onmouseover='alert(1)' x='",
+    "<svg/onload=alert(1)>",
+    "<svg><![CDATA[</svg><script>alert(1)</script>]]>",
+    "<iframe srcdoc='<script>alert(1)</script>'>",
+    '<a href="javascript:alert(1)">more</a>',
+    "[more](javascript:alert(1))",
+    "[more]: javascript:alert(1)",
+    "![x](http://tracker.example/pixel.png)",
+    "<http://tracker.example/auto>",
+    "<javascript:alert(1)>",
+    "<!-- --><style>@import 'http://tracker.example/x.css';</style>",
+    "<meta http-equiv=refresh content='0;url=http://tracker.example'>",
+    "<base href='http://tracker.example/'>",
+    "<form action='http://tracker.example'><input name=q>",
+    "\\<script>alert(1)</script>",
+    "`<script>alert(1)</script>`",
+    "```\n<script>alert(1)</script>\n```",
+    "a | b | <script>alert(1)</script> |",
+    "\n\n# heading\n\n<script>alert(1)</script>\n\n- item",
+    "&lt;script&gt;alert(1)&lt;/script&gt;",
+    "&#60;script&#62;alert(1)&#60;/script&#62;",
+    "\x00<scr\x00ipt>alert(1)</script>",
+    "\u202e<script>alert(1)</script>",
+    "\ufeff<ScRiPt >alert(1)</sCrIpT >",
+    "{{constructor.constructor('alert(1)')()}}",
+    "${alert(1)}",
+)
