@@ -47,6 +47,8 @@ class ServerConfig:
     """Intra-op threads of torch; None: torch's own choice."""
     kernel: dict[str, str] = field(default_factory=dict)
     """Operator to variant, where not the reference."""
+    load_format: str = "auto"
+    """dummy: weights drawn where they are used, from the shapes of config.json alone."""
     speculative_algorithm: str | None = None
     speculative_num_steps: int | None = None
     speculative_eagle_topk: int | None = None
@@ -62,6 +64,8 @@ class ServerConfig:
     speculative_dspark_confidence_sts_path: str | None = None
     speculative_dspark_greedy_draft: bool = False
     speculative_dspark_allow_fallback: bool = False
+    simulated_accept_length: float | None = None
+    """Replaces acceptance, the bonus counted: answers mean nothing, times do."""
     disable_cuda_graph: bool = False
     """Without this, greedy steps are replayed on a CUDA device, of Triton's variants; on a CPU all steps are eager."""
     disable_overlap_schedule: bool = False
@@ -133,6 +137,7 @@ def _parser() -> _Parser:
     add("--random-seed", type=int, metavar="N", help="seeds requests that bring no sampling_seed")
     add("--dtype", choices=("float32", "bfloat16"))
     add("--device", choices=("cpu", "cuda"))
+    add("--load-format", choices=("auto", "safetensors", "dummy"), help="dummy: random weights, config.json is enough")
     add("--num-threads", type=int, metavar="N", help="intra-op threads of torch")
     add("--kernel", action="extend", nargs="+", metavar="OP=VARIANT", help="choose an operator's variant; repeatable")
     speculative_flags.add_flags(parser)

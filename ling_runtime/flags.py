@@ -107,7 +107,6 @@ ONLY = {
     "--expert-parallel-size": ("1",),
     "--nnodes": ("1",),
     "--node-rank": ("0",),
-    "--load-format": ("auto", "safetensors"),
     "--model-impl": ("auto",),
     "--kv-cache-dtype": ("auto",),
     "--mamba-ssm-dtype": ("float32",),

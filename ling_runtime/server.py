@@ -85,6 +85,8 @@ def load(config: ServerConfig) -> Executor:
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
     graphs = replayed(config)
+    if config.simulated_accept_length is not None and not graphs:
+        raise ConfigError(f"{speculative_flags.SIMULATED_VARIABLE}: only where steps are CUDA graphs (--device cuda)")
     settings = ExecutorSettings(
         num_steps=config.speculative_num_steps or 0,
         draft=draft_settings(config),
@@ -96,6 +98,8 @@ def load(config: ServerConfig) -> Executor:
         kernels=(device_variants() if graphs else {}) | config.kernel,
         graphs=graphs,
         overlap=graphs and not config.disable_overlap_schedule,
+        simulated_accept_length=config.simulated_accept_length,
+        load_format=config.load_format,
     )
     log.info("decode steps: %s", "CUDA graphs" if graphs else "eager")
     executor = load_executor(config.model_path, settings)

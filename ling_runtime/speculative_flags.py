@@ -26,6 +26,8 @@ MODES = ("static", "cap-accept", "compact")
 SCHEDULERS = ("causal", "global")
 MODE_VARIABLE = "SGLANG_RAGGED_VERIFY_MODE"
 """SGLang's only way to choose a mode; read where the flag is absent."""
+SIMULATED_VARIABLE = "SGLANG_SIMULATE_ACC_LEN"
+"""SGLang's only way to simulate acceptance."""
 
 CHAIN = ("speculative_num_steps", "speculative_eagle_topk")
 BLOCK = (
@@ -67,9 +69,15 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def resolved(values: Mapping[str, object], environment: Mapping[str, str]) -> dict[str, object]:
     """The given `values` of speculation with defaults; ConfigError for flags that do not belong together."""
     algorithm = values.get("speculative_algorithm")
+    simulated = environment.get(SIMULATED_VARIABLE)
     if algorithm == "NEXTN":
         _refuse(values, BLOCK, "belongs to --speculative-algorithm DSPARK; NEXTN drafts with the model's own layer")
-        return _chain(values)
+        chain = _chain(values)
+        return chain if simulated is None else chain | _simulated(simulated, chain[ROWS])
+    if simulated is not None:
+        raise ConfigError(
+            f"{SIMULATED_VARIABLE}={simulated}: without a meaning unless --speculative-algorithm is NEXTN"
+        )
     if algorithm == "DSPARK":
         _refuse(
             values, CHAIN, "a block is drafted in one pass, without steps; --speculative-dspark-block-size is its size"
@@ -152,6 +160,18 @@ def _chain(values: Mapping[str, object]) -> dict[str, object]:
         allowed = f"a chain of {steps} steps has {steps + 1} rows; allowed: {steps + 1}"
         raise ConfigError(f"--speculative-num-draft-tokens {rows}: {allowed}")
     return {"speculative_num_steps": steps, "speculative_eagle_topk": topk, ROWS: rows}
+
+
+def _simulated(text: str, rows: object) -> dict[str, object]:
+    assert isinstance(rows, int)
+    try:
+        length = float(text)
+    except ValueError:
+        length = 0.0
+    if not 1 <= length <= rows:
+        raise ConfigError(f"{SIMULATED_VARIABLE}={text}: allowed: 1 to {rows}, the rows that a step verifies")
+    log.warning("acceptance is simulated, %s tokens a step on average: answers mean nothing", length)
+    return {"simulated_accept_length": length}
 
 
 def _block(values: Mapping[str, object], environment: Mapping[str, str]) -> dict[str, object]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ling_runtime.config import ConfigError, ModelConfig
+from ling_runtime.dummy import DummyTensors
 from ling_runtime.executor.draft import DraftSettings, read_draft
 from ling_runtime.executor.step import StepExecutor
 from ling_runtime.memory.caches import Caches
@@ -34,7 +35,8 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch
 class ExecutorSettings:
     """What shapes an executor besides the checkpoint. `num_steps` 0 and no `draft` is no speculation; `context_length`
     None the model's; `graphs` replays greedy steps, on a CUDA device, where `overlap` reads each step one call late and
-    `seq_lens_pin` waits for lengths before each; `simulated_accept_length` then replaces acceptance.
+    `seq_lens_pin` waits for lengths before each; `simulated_accept_length` then replaces acceptance. `load_format`
+    "dummy" draws the weights.
     """
 
     num_steps: int = 0
@@ -50,12 +52,18 @@ class ExecutorSettings:
     overlap: bool = False
     seq_lens_pin: bool = False
     simulated_accept_length: float | None = None
+    load_format: str = "auto"
 
 
 def load_executor(path: str, settings: ExecutorSettings) -> StepExecutor:
     """Read the checkpoint at `path`. Raises ConfigError for a path, a flag or a tensor that does not fit."""
     config = ModelConfig.from_pretrained(path)
-    executor = build_executor(config, load(path, tensor_specs(config)), settings)
+    tensors: Mapping[str, Tensor]
+    if settings.load_format == "dummy":
+        tensors = DummyTensors(config, seed=0, device=torch.device(settings.device))
+    else:
+        tensors = load(path, tensor_specs(config))
+    executor = build_executor(config, tensors, settings)
     if draft := settings.draft:
         executor.schedule = load_schedule(
             path, draft.path, executor.window - 1, draft.schedule, device=settings.device, dtype=settings.dtype

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
 import torch
 
+import ling_runtime
+from ling_runtime.config import ConfigError
 from ling_runtime.dummy import DummyTensors
+from ling_runtime.executor.build import ExecutorSettings, load_executor
 from ling_runtime.memory.caches import Caches
 from ling_runtime.memory.window import Window
 from ling_runtime.model.ling import Ling
 from ling_runtime.ops.registry import Kernels
 from ling_runtime.weights import tensor_specs
+from tests.ling_runtime.executor.driving import GREEDY
 
 if TYPE_CHECKING:
     from ling_runtime.config import ModelConfig
 
 CPU = torch.device("cpu")
+SHIPPED = Path(ling_runtime.__file__).parent / "checkpoints/ling_tiny"
 
 
 def test_a_tensor_depends_on_seed_and_name_alone(small_config: ModelConfig) -> None:
@@ -29,6 +36,18 @@ def test_a_tensor_depends_on_seed_and_name_alone(small_config: ModelConfig) -> N
     one = "model.layers.0.attention.q_proj.weight"
     assert not torch.equal(DummyTensors(small_config, seed=6, device=CPU)[one], forward[one])
     assert not torch.equal(forward[one], forward["model.layers.0.attention.k_proj.weight"])
+
+
+def test_a_checkpoint_without_weights_is_drawn(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text((SHIPPED / "config.json").read_text())
+    found = []
+    for _ in range(2):
+        executor = load_executor(str(tmp_path), ExecutorSettings(load_format="dummy", context_length=64, num_steps=2))
+        slot = executor.admit([5, 6, 7], 8, GREEDY, logprobs=None, prompt_logprobs_from=None)
+        found.append([executor.prefill(slot).token, *executor.decode([slot])[slot].tokens])
+    assert found[0] == found[1]
+    with pytest.raises(ConfigError):
+        load_executor(str(tmp_path), ExecutorSettings(context_length=64))
 
 
 def test_many_layers_stay_finite_and_use_experts_evenly(small_config: ModelConfig) -> None:

@@ -99,6 +99,18 @@ def test_the_mode_is_the_flag_s_or_sglang_s_variable_or_static() -> None:
         parsed(BLOCK, {"SGLANG_RAGGED_VERIFY_MODE": "fast"})
 
 
+def test_acceptance_is_simulated_as_sglang_is_told_to(caplog: pytest.LogCaptureFixture) -> None:
+    chain = "--speculative-algorithm NEXTN --speculative-num-steps 3"
+    assert parsed(chain).simulated_accept_length is None
+    assert parsed(chain, {"SGLANG_SIMULATE_ACC_LEN": "3.25"}).simulated_accept_length == 3.25
+    assert "answers mean nothing" in caplog.text
+    for wrong in ("4.5", "0", "many"):
+        with pytest.raises(ConfigError, match=f"SGLANG_SIMULATE_ACC_LEN={wrong}: allowed: 1 to 4"):
+            parsed(chain, {"SGLANG_SIMULATE_ACC_LEN": wrong})
+    with pytest.raises(ConfigError, match="unless --speculative-algorithm is NEXTN"):
+        parsed("", {"SGLANG_SIMULATE_ACC_LEN": "2"})
+
+
 def test_static_verification_says_that_it_schedules_nothing(caplog: pytest.LogCaptureFixture) -> None:
     config = parsed(BLOCK + "--speculative-dspark-sps-table-path cost.json")
     assert config.speculative_dspark_sps_table_path is None
@@ -180,6 +192,7 @@ def test_the_effective_flags_are_these() -> None:
         "--device",
         "--num-threads",
         "--kernel",
+        "--load-format",
         "--disable-cuda-graph",
         "--disable-overlap-schedule",
         "--speculative-algorithm",

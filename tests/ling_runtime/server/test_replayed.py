@@ -7,7 +7,7 @@ import torch
 
 from ling_runtime.arguments import parse
 from ling_runtime.config import ConfigError
-from ling_runtime.server import replayed
+from ling_runtime.server import load, replayed
 
 
 def asked(text: str) -> bool:
@@ -29,3 +29,9 @@ def test_dspark_is_eager_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
 def test_a_missing_device_is_an_error_that_names_the_way_out() -> None:
     with pytest.raises(ConfigError, match="--disable-cuda-graph"):
         asked("--device cuda")
+
+
+def test_simulated_acceptance_needs_graphs() -> None:
+    flags = ["--model-path", "somewhere", "--speculative-algorithm", "NEXTN"]
+    with pytest.raises(ConfigError, match="SGLANG_SIMULATE_ACC_LEN: only where steps are CUDA graphs"):
+        load(parse(flags, {"SGLANG_SIMULATE_ACC_LEN": "2.5"}))
