@@ -1,8 +1,8 @@
 """A change as the difference of two specs, which can be put on any other spec and left out again. Pure.
 
 A campaign composes each change once, over its base, where Hydra checks all of it; the rest is arithmetic on specs. The
-surprise: a list that was only lengthened is an addition. So two changes that each add a server flag stay independent,
-where the second one's override would have taken the first one's flag away.
+surprise: a list that was only lengthened, or only thinned, is an addition or a removal. So two changes that each add a
+server flag, or take one away, stay independent, where the second one's override would have undone the first one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from functools import reduce
 from operator import getitem
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from experiments.composition import build
 from experiments.plan import flat
@@ -28,8 +28,8 @@ class Edit:
     key: str
     """Dotted."""
     value: Any
-    added: bool = False
-    """`value` goes behind what is there."""
+    way: Literal["put", "added", "removed"] = "put"
+    """A list's items may go behind those that are there, or from among them."""
 
 
 Patch = tuple[Edit, ...]
@@ -50,7 +50,7 @@ def apply(spec: CellSpec, patches: Iterable[Patch]) -> CellSpec:
             if edit.value is GONE:
                 place.pop(last, None)
             else:
-                place[last] = (*place[last], *edit.value) if edit.added else edit.value
+                place[last] = _edited(place.get(last), edit)
     return build(CellSpec, tree)
 
 
@@ -59,7 +59,30 @@ def _edits(before: dict[str, Any], after: dict[str, Any]) -> Iterator[Edit]:
         old, new = before.get(key, GONE), after.get(key, GONE)
         if old == new or key.startswith("change."):
             continue
-        if isinstance(old, tuple) and isinstance(new, tuple) and old == new[: len(old)]:
-            yield Edit(key, new[len(old) :], added=True)
+        if not (isinstance(old, tuple) and isinstance(new, tuple)):
+            yield Edit(key, new)
+        elif old == new[: len(old)]:
+            yield Edit(key, new[len(old) :], "added")
+        elif _without(old, removed := _without(old, new)) == new:
+            yield Edit(key, removed, "removed")
         else:
             yield Edit(key, new)
+
+
+def _edited(there: Any, edit: Edit) -> Any:
+    match edit.way:
+        case "put":
+            return edit.value
+        case "added":
+            return (*there, *edit.value)
+        case "removed":
+            return _without(there, edit.value)
+
+
+def _without(items: tuple[Any, ...], gone: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Each of `gone` is taken away once, where it comes first."""
+    kept = [*items]
+    for item in gone:
+        if item in kept:
+            kept.remove(item)
+    return tuple(kept)

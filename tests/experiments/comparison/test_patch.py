@@ -54,8 +54,15 @@ def test_flags_that_two_changes_add_are_both_there(base: CellSpec) -> None:
     one = difference(flags(base, "--a"), flags(base, "--a", "--one", "1"))
     two = difference(flags(base, "--a"), flags(base, "--a", "--two"))
     assert apply(flags(base, "--a"), [one, two]).engine.extra_args == ("--a", "--one", "1", "--two")
-    taken = difference(flags(base, "--a", "--b"), flags(base, "--b"))
-    assert apply(flags(base, "--a", "--b"), [taken]).engine.extra_args == ("--b",)
+
+
+def test_flags_that_two_changes_take_away_are_both_gone(base: CellSpec) -> None:
+    whole = flags(base, "--a", "--b", "4", "--c")
+    one, two = difference(whole, flags(base, "--b", "4", "--c")), difference(whole, flags(base, "--a", "--c"))
+    assert apply(whole, [one]).engine.extra_args == ("--b", "4", "--c")
+    assert apply(whole, [one, two]).engine.extra_args == apply(whole, [two, one]).engine.extra_args == ("--c",)
+    put = difference(whole, flags(base, "--c", "--b"))
+    assert apply(whole, [one, put]).engine.extra_args == ("--c", "--b"), "another order is another list"
 
 
 def test_a_key_that_a_change_takes_away_is_gone(base: CellSpec) -> None:
