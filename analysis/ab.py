@@ -108,17 +108,25 @@ def detectable(values: NDArray[np.float64], *, power: float = POWER) -> float:
 
 
 def stop(
-    interval: LogRatio, *, floor: float, margin: float | None, spent_s: float, block_s: float, budget_s: float
+    interval: LogRatio,
+    *,
+    floor: float,
+    least: float | None = None,
+    margin: float | None,
+    spent_s: float,
+    block_s: float,
+    budget_s: float,
 ) -> Stop | None:
     """To be asked after each block; None: go on.
 
-    `interval` is the always-valid one of the figure the verdict goes by; `margin` the author's for "equal", None where
-    a difference is expected; `block_s` what one more block will take.
+    `interval` is the always-valid one of the figure the verdict goes by; `floor` holds now and `least` at the end of
+    the budget, where more launches will have made it smaller (None: as now); `margin` is the author's for "equal", None
+    where a difference is expected; `block_s` what one more block will take.
     """
     if margin is not None and interval.inside(margin):
         return "equal"
     if interval.beyond(floor):
         return "decided"
-    if margin is None and interval.inside(floor):
+    if margin is None and interval.inside(floor if least is None else least):
         return "inside_floor"
     return "budget" if spent_s + block_s > budget_s else None

@@ -12,7 +12,7 @@ import datetime as dt
 import hashlib
 import json
 from dataclasses import dataclass
-from math import expm1, sqrt
+from math import expm1, log1p, sqrt
 from typing import TYPE_CHECKING, Any
 
 from scipy import stats
@@ -78,6 +78,21 @@ def from_runs(
         measured_utc=ended.astimezone(dt.UTC).isoformat(timespec="seconds"),
         foreign_cores=foreign_cores,
     )
+
+
+def over(floor: float, blocks: Sequence[int]) -> float:
+    """The floor, a ratio, of a comparison whose servers were launched anew in between: `blocks` of it on each launch.
+
+    What a launch draws is independent of the others and weighs as much as its blocks, so the reach shrinks by the root
+    of sum(n)**2 / sum(n**2): the number of launches, where all have as many blocks.
+    """
+    return expm1(log1p(floor) * sqrt(sum(n * n for n in blocks)) / sum(blocks))
+
+
+def launches(blocks: int, each: int) -> tuple[int, ...]:
+    """Blocks on each launch where servers are launched anew after `each` of them; 0: never."""
+    whole, rest = divmod(blocks, each) if each else (0, blocks)
+    return (*[each] * whole, *filter(None, [rest]))
 
 
 def usable(floor: Floor | None, identity: str, now: dt.datetime, max_age: dt.timedelta = MAX_AGE) -> Floor:

@@ -91,17 +91,29 @@ class Trials:
 
 
 def simulate(
-    noise: Noise, server: Server, effect: Effect, *, trials: int, blocks: int, prompts: int, seed: int
+    noise: Noise,
+    server: Server,
+    effect: Effect,
+    *,
+    trials: int,
+    blocks: int,
+    prompts: int,
+    seed: int,
+    launch_blocks: int = 0,
 ) -> Trials:
-    """`prompts` to a block, each asked in all four slots; orders by a fair coin."""
+    """`prompts` to a block, each asked in all four slots; orders by a fair coin.
+
+    Servers are launched anew after `launch_blocks`; 0: never.
+    """
     generator = np.random.default_rng(seed)
     arms = MIRRORED[generator.integers(2, size=(trials, blocks))]
     steps = _steps(server, effect, generator, (trials, blocks, prompts))
     spread = effect.step_spread * generator.normal(size=(trials, blocks, 1, prompts))
     pace = server.prefill_s + (server.tokens - 1) / server.accept * server.step_s
     logs = wander(noise, generator, trials, blocks * SLOTS * prompts, pace).reshape(trials, blocks, SLOTS, prompts)
-    launch = noise.launch * generator.normal(size=(trials, 1, 2))
-    logs = logs + np.take_along_axis(launch, arms.reshape(trials, 1, -1), axis=2).reshape(*arms.shape, 1)
+    drawn = noise.launch * generator.normal(size=(trials, -(-blocks // (launch_blocks or blocks)), 2))
+    launch = drawn[:, np.arange(blocks) // (launch_blocks or blocks)]
+    logs = logs + np.take_along_axis(launch, arms, axis=2)[..., None]
     logs = logs + np.where(arms[..., None] == 1, effect.step + spread, 0.0)
     asked = np.stack([np.broadcast_to(steps[..., arm][:, :, None], logs.shape) for arm in (0, 1)])
     taken = np.where(arms[..., None] == 1, asked[1], asked[0])

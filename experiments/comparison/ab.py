@@ -13,12 +13,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from analysis.ab import compare
+from analysis.floor import over
 from experiments import ruler, telemetry
 from experiments.attempt import recorded
-from experiments.comparison import figures, timing
+from experiments.comparison import figures, floors, timing
 from experiments.comparison.arms import Arms
 from experiments.comparison.decision import Question, concluded, gates, opening
-from experiments.comparison.floors import floor, remark
 from experiments.comparison.load import block_harness
 from experiments.comparison.requests import digest, requests
 from experiments.comparison.timing import Rules
@@ -116,7 +116,7 @@ def find_floor(bench: Bench, cores: Cores) -> Floor:
     def open_arms(directory: Path) -> Arms:
         return servers(item, item, directory, bench, cores)
 
-    return floor(bench.output, item, bench.settings, open_arms, bench.stages.say)
+    return floors.floor(bench.output, item, bench.settings, open_arms, bench.stages.say)
 
 
 def servers(baseline: Prepared, candidate: Prepared, directory: Path, bench: Bench, cores: Cores) -> Arms:
@@ -139,11 +139,13 @@ def blocks(question: Question, arms: Arms, known: Floor, bench: Bench, directory
         budget_s=settings.budget_s,
         prompts=settings.prompts,
         seed=settings.seed,
+        launch_blocks=settings.launch_blocks,
     )
     write_text(directory / "command.txt", "".join(f"{line}\n" for line in arms.commands.values()))
     asked = requests(question.baseline.cell.spec, question.baseline.data.dataset)
     with (directory / "answers.jsonl").open("w") as out:
-        return timing.run(arms.slot, asked, rules, told=partial(figures.note, out))
+        relaunch = arms.relaunch if arms.renewable else None
+        return timing.run(arms.slot, asked, rules, told=partial(figures.note, out), relaunch=relaunch)
 
 
 def conclusion(
@@ -151,7 +153,8 @@ def conclusion(
 ) -> dict[str, Any]:
     figure = criterion(question.change.class_)
     compared = compare(timed.pairs, seed=bench.settings.seed)
-    result = compared.result(figure, known.value, same_arms=question.same_arms)
+    floor = over(known.value, timed.launches)
+    result = compared.result(figure, floor, same_arms=question.same_arms)
     verdict = judged(question, candidate, [*faults(arms, timed.answers)], result)
     return concluded(verdict, candidate) | {
         "criterion": figure,
@@ -159,7 +162,7 @@ def conclusion(
         "figures": figures.by_arm(timed.pairs),
         "accept_source": accept_source(question.candidate.cell.spec),
         "effect": source(result),
-        "floor": known.to_json(),
+        "floor": known.to_json() | {"value": floor, "one_launch": known.value},
         "blocks": ran(timed, arms, bench.settings),
         "activation": arms.activation,
         "ruler": {
@@ -205,12 +208,13 @@ def ran(timed: Timed, arms: Arms, settings: ABSpec) -> dict[str, Any]:
         "seed": settings.seed,
         "together": arms.together,
         "launches": arms.launches,
+        "blocks_by_launch": [*timed.launches],
         "room": asdict(arms.room) if arms.room else None,
     }
 
 
 def remarks(candidate: dict[str, Any] | None, known: Floor, load: dict[str, Any]) -> dict[str, Any]:
-    flags = [*(candidate["flags"] if candidate else ()), *filter(None, [remark(known)])]
+    flags = [*(candidate["flags"] if candidate else ()), *filter(None, [floors.remark(known)])]
     if load["foreign_cores"] > FOREIGN_LOAD:
         flags.append(f"other processes used {load['foreign_cores']:.2f} cores during the blocks")
     flags += telemetry.remarks(load["telemetry"])

@@ -15,6 +15,7 @@ import psutil
 
 from experiments import activation, workloads
 from experiments.comparison.load import ask
+from experiments.engines.registry import engine_of
 from experiments.gpu import gpus
 from experiments.limits import within
 from experiments.running import running
@@ -96,6 +97,19 @@ class Arms:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._open.close()
+
+    @property
+    def renewable(self) -> bool:
+        """Both servers are ours and alive at once. (In turn they are launched anew all the time.)"""
+        return self.together and all(engine_of(spec).started for spec in self._specs.values())
+
+    def relaunch(self) -> None:
+        """Fresh servers for both arms, in the other order, so that neither is always the first. Raises CellError."""
+        arms = [*reversed(self._live)]
+        self._open.close()
+        self._live.clear()
+        for arm in arms:
+            self._launch(arm)
 
     def slot(self, arm: Arm, block: int, requests: Sequence[Request]) -> list[Answer]:
         """Each request once, cold, by one arm while the other rests; then the arm's word for what it ran."""

@@ -156,6 +156,7 @@ def check_settings(modes: Modes, cell: CellSpec) -> None:
         "ab.prompts": (settings.prompts, 1),
         "ab.floor_runs": (settings.floor_runs, 3),
         "ab.floor_blocks": (settings.floor_blocks, 1),
+        "ab.launch_blocks": (settings.launch_blocks, 0),
     }
     for key, (value, least) in smallest.items():
         if value < least:

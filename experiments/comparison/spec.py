@@ -53,6 +53,9 @@ class ABSpec(Declared):
     """Of the coin that orders each block."""
     servers: Literal["auto", "together", "in_turn"] = "auto"
     """auto: both alive at once if memory suffices; never loaded at once in any case."""
+    launch_blocks: int = 12
+    """After so many both are launched anew where they are alive at once, so that what a launch draws averages out; 0:
+    never."""
     floor_runs: int = 3
     """A/A runs that make the floor where there is none, each with servers of its own."""
     floor_blocks: int = 12

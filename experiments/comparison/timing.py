@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from analysis.ab import stop
 from analysis.blocks import orders, prompts
+from analysis.floor import launches, over
 from analysis.pairs import contrasts, pair
 from analysis.sequence import always_valid, fewest_blocks
 
@@ -39,6 +40,8 @@ class Rules:
     prompts: int
     seed: int
     blocks: int | None = None
+    launch_blocks: int = 0
+    """After so many both servers are launched anew; 0: never."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +51,8 @@ class Timed:
     """ABBA or BAAB, A being the baseline, by block."""
     stop: Stop | Literal["fixed"]
     spent_s: float
+    launches: tuple[int, ...]
+    """Blocks on each launch of the servers."""
 
     @property
     def pairs(self) -> Pairs:
@@ -60,9 +65,11 @@ def run(
     rules: Rules,
     *,
     told: Callable[[int, list[Answer]], None],
+    relaunch: Callable[[], None] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Timed:
-    """`told(block, answers)` after each block. Raises what `slot` raises, PairingError."""
+    """`told(block, answers)` after each block. Raises what `slot` and `relaunch` raise, PairingError."""
+    each = rules.launch_blocks if relaunch else 0
     by_name: Mapping[str, Request] = {request.name: request for request in requests}
     most = rules.blocks or MOST_BLOCKS
     plan = zip(orders(most, seed=rules.seed), prompts([*by_name], blocks=most, each=rules.prompts), strict=True)
@@ -70,26 +77,42 @@ def run(
     ran: list[str] = []
     begun = clock()
     for block, (order, names) in enumerate(plan):
+        if relaunch and each and block and block % each == 0:
+            relaunch()
         asked = [by_name[name] for name in names]
         fresh = [answer for arm in order for answer in slot(arm, block, asked)]
         answers += fresh
         ran.append("".join("A" if arm == "baseline" else "B" for arm in order))
         told(block, fresh)
         spent = clock() - begun
-        if reason := _reason(answers, len(ran), spent, rules):
-            return Timed(answers=tuple(answers), orders=tuple(ran), stop=reason, spent_s=spent)
-    return Timed(answers=tuple(answers), orders=tuple(ran), stop="fixed", spent_s=clock() - begun)
+        if reason := _reason(answers, len(ran), spent, rules, each):
+            return _timed(answers, ran, reason, spent, each)
+    return _timed(answers, ran, "fixed", clock() - begun, each)
 
 
-def _reason(answers: Sequence[Answer], blocks: int, spent_s: float, rules: Rules) -> Stop | None:
+def _timed(
+    answers: Sequence[Answer], ran: Sequence[str], stopped: Stop | Literal["fixed"], spent_s: float, each: int
+) -> Timed:
+    return Timed(
+        answers=tuple(answers),
+        orders=tuple(ran),
+        stop=stopped,
+        spent_s=spent_s,
+        launches=launches(len(ran), each),
+    )
+
+
+def _reason(answers: Sequence[Answer], blocks: int, spent_s: float, rules: Rules, each: int) -> Stop | None:
     if rules.blocks:
         return None
     block_s = spent_s / blocks
     if blocks < fewest_blocks():  # nothing can be known yet
         return "budget" if spent_s + block_s > rules.budget_s else None
+    most = max(blocks, int(rules.budget_s / block_s))
     return stop(
         always_valid(contrasts(pair(answers), rules.figure)),
-        floor=rules.floor,
+        floor=over(rules.floor, launches(blocks, each)),
+        least=over(rules.floor, launches(most, each)),
         margin=rules.margin,
         spent_s=spent_s,
         block_s=block_s,

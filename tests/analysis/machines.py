@@ -3,7 +3,9 @@
 TWO_CORES has what single runs of the miniature showed on two cores with 0.6 to 1.3 cores of foreign load: steps of a
 request spread by 4 %, neighbours correlated by 0.6, one request in five 10 to 20 % slower. CROWDED is `noise.fit` of
 five launches, 48 requests each, beside eight busy processes, when a step took five times its time. What a launch draws
-could not be told from slow drift in either and is assumed. ONE_GPU is assumed throughout, for want of a recorded run.
+could not be told from slow drift in either and is assumed. LAUNCHES_DIFFER has what ten A/A runs of 12 to 16 blocks
+showed on the same two cores with 0.4 to 1.0 cores of foreign load: their ratios spread by 1.8 %, three times what their
+blocks allow, so each launch drew 1.3 %. ONE_GPU is assumed throughout, for want of a recorded run.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ TWO_CORES = Noise(
     burst_s=3.0,
     burst_height=0.3,
 )
+LAUNCHES_DIFFER = replace(TWO_CORES, launch=0.013)
 CROWDED = Noise(
     white=0.047,
     slow=0.12,

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-from machines import CROWDED, CROWDED_MINIATURE, LING_ON_GPU, MINIATURE, ONE_GPU, TWO_CORES
+from machines import CROWDED, CROWDED_MINIATURE, LAUNCHES_DIFFER, LING_ON_GPU, MINIATURE, ONE_GPU, TWO_CORES
 
 from analysis.ab import compare, stop
-from analysis.floor import from_runs
+from analysis.floor import from_runs, launches, over
 from analysis.sequence import always_valid, centre, fewest_blocks, log_capital
 from analysis.simulation import Effect, simulate
 from gates.speed import Expectation, judge
@@ -37,6 +37,10 @@ class Machine:
     prompts: int
     """To a block."""
     aa_blocks: int
+    launch_blocks: int = 0
+    """After so many servers are launched anew; 0: never."""
+    launch_s: float = 0.0
+    """What that takes."""
 
     @property
     def blocks(self) -> int:
@@ -46,18 +50,29 @@ class Machine:
 
     def simulate(self, effect: Effect, *, trials: int, seed: int, blocks: int | None = None) -> Trials:
         count = blocks or self.blocks
-        return simulate(self.noise, self.server, effect, trials=trials, blocks=count, prompts=self.prompts, seed=seed)
+        return simulate(
+            self.noise,
+            self.server,
+            effect,
+            trials=trials,
+            blocks=count,
+            prompts=self.prompts,
+            seed=seed,
+            launch_blocks=self.launch_blocks,
+        )
 
 
 CPU = Machine(TWO_CORES, MINIATURE, prompts=3, aa_blocks=60)
 CROWD = Machine(CROWDED, CROWDED_MINIATURE, prompts=1, aa_blocks=60)
+RENEWED = Machine(LAUNCHES_DIFFER, MINIATURE, prompts=2, aa_blocks=16, launch_blocks=12, launch_s=4.0)
 GPU = Machine(ONE_GPU, LING_ON_GPU, prompts=1, aa_blocks=24)
 
 
 @cache
 def floors(machine: Machine) -> tuple[float, ...]:
     """A/A floors as FLOORS different people would have measured them there."""
-    runs = machine.simulate(Effect(), trials=FLOORS * AA_RUNS, seed=99, blocks=machine.aa_blocks)
+    once = replace(machine, launch_blocks=0)
+    runs = once.simulate(Effect(), trials=FLOORS * AA_RUNS, seed=99, blocks=machine.aa_blocks)
     ratios = np.array([centre(run) for run in runs.contrasts("step_time")]).reshape(FLOORS, AA_RUNS)
     return tuple(from_runs(tuple(group), "here", NOW).value for group in ratios)
 
@@ -75,18 +90,23 @@ def rehearse(machine: Machine, effect: Effect, *, trials: int, seed: int) -> lis
     contrasts = simulated.contrasts("step_time")
     refused = log_capital(contrasts) >= math.log(20)
     return [
-        one(simulated, trial, contrasts[trial], refused[trial], floors(machine)[trial % FLOORS])
+        one(machine, simulated, trial, contrasts[trial], refused[trial], floors(machine)[trial % FLOORS])
         for trial in range(trials)
     ]
 
 
-def one(trials: Trials, trial: int, contrasts: np.ndarray, refused: np.ndarray, floor: float) -> Run:
+def one(
+    machine: Machine, trials: Trials, trial: int, contrasts: np.ndarray, refused: np.ndarray, one_launch: float
+) -> Run:
     """`refused` [blocks]: zero is refused there. Only then can a look decide, so only then, and at the end, is the
     interval worked out; a run that could stop because it cannot leave the floor goes on, which is no easier."""
-    spent = trials.block_s[trial].cumsum()
+    each = machine.launch_blocks
+    renewals = np.arange(len(contrasts)) // each if each else 0
+    spent = trials.block_s[trial].cumsum() + machine.launch_s * renewals
     block_s = float(spent[0])
     for n in range(fewest_blocks(), len(contrasts) + 1):
         last = spent[n - 1] + block_s > BUDGET_S
+        floor = over(one_launch, launches(n, each))
         if last or (refused[n - 1] and abs(centre(contrasts[:n])) > math.log1p(floor)):
             interval = always_valid(contrasts[:n])
             reason = stop(interval, floor=floor, margin=None, spent_s=spent[n - 1], block_s=block_s, budget_s=BUDGET_S)

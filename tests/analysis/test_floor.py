@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from math import expm1, sqrt
+from math import expm1, log1p, sqrt
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.floor import FEWEST_RUNS, Floor, FloorError, from_runs, identity, usable
+from analysis.floor import FEWEST_RUNS, Floor, FloorError, from_runs, identity, launches, over, usable
 
 NOW = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
 RUNS = (0.004, -0.002, 0.003, -0.001)
@@ -64,3 +64,13 @@ def test_identity_depends_on_every_part_and_not_on_their_order() -> None:
     parts = {"hardware": "h", "model": "m", "workload": "w"}
     assert identity(parts) == identity(dict(reversed(parts.items())))
     assert len({identity({**parts, key: "x"}) for key in parts} | {identity(parts)}) == 4
+
+
+def test_a_floor_shrinks_by_the_root_of_the_launches() -> None:
+    assert over(0.04, [12]) == pytest.approx(0.04)
+    assert log1p(over(0.04, [12] * 4)) == pytest.approx(log1p(0.04) / 2)
+    uneven = over(0.04, [12, 12, 1])
+    assert over(0.04, [12] * 3) < uneven < over(0.04, [12] * 2) < over(0.04, [12]), "one block more says little"
+    assert launches(25, 12) == (12, 12, 1)
+    assert launches(24, 12) == (12, 12)
+    assert launches(25, 0) == (25,)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from machines import MINIATURE, ONE_GPU, TWO_CORES
-from rehearse import CPU, CROWD, GPU, Machine, rehearse
+from rehearse import CPU, CROWD, GPU, RENEWED, Machine, rehearse
 
 from analysis.ab import detectable
 from analysis.bootstrap import bootstrap
@@ -54,6 +54,20 @@ def test_a_planted_change_is_found_in_ten_minutes(machine: Machine, step: float,
 def test_a_planted_change_is_found_in_nine_of_ten(machine: Machine, step: float) -> None:
     runs = rehearse(machine, Effect(step=-step), trials=400, seed=14)
     assert Counter(run.outcome.verdict for run in runs)["keep"] >= 360
+
+
+def test_where_launches_differ_five_per_cent_is_found_by_launching_again() -> None:
+    found = Counter(run.outcome.verdict for run in rehearse(RENEWED, Effect(step=0.05), trials=20, seed=26))
+    once = replace(RENEWED, launch_blocks=0)
+    missed = Counter(run.outcome.verdict for run in rehearse(once, Effect(step=0.05), trials=20, seed=26))
+    assert found["reject"] >= 18
+    assert missed["reject"] < found["reject"]
+    assert aa_decided(RENEWED, trials=40, seed=27) <= 0.1
+
+
+@pytest.mark.slow
+def test_where_launches_differ_a_thousand_aa_runs_are_inconclusive_as_elsewhere() -> None:
+    assert aa_decided(RENEWED, trials=1000, seed=28) <= 0.06
 
 
 @pytest.mark.slow

@@ -40,9 +40,16 @@ class Servers:
         generator = np.random.default_rng(seed)
         pace = SERVER.prefill_s + (SERVER.tokens - 1) / SERVER.accept * SERVER.step_s
         self._moods = iter(wander(noise, generator, 1, MOST, pace)[0])
-        self._launch = dict(zip(("baseline", "candidate"), noise.launch * generator.normal(size=2), strict=True))
+        self._noise, self._generator = noise, generator
+        self.launches = 0
+        self.relaunch()
         self.asked: list[tuple[Arm, int, tuple[str, ...]]] = []
         self.now = 0.0
+
+    def relaunch(self) -> None:
+        drawn = self._noise.launch * self._generator.normal(size=2)
+        self._launch: dict[Arm, float] = {"baseline": drawn[0], "candidate": drawn[1]}
+        self.launches += 1
 
     def clock(self) -> float:
         return self.now

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from simulated import QUIET, REQUESTS, Servers
@@ -10,12 +11,20 @@ from simulated import QUIET, REQUESTS, Servers
 from analysis.sequence import fewest_blocks
 from experiments.comparison.timing import Rules, Timed, run
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from analysis.pairs import Answer
+
 BUDGET_S = 200.0
 
 
-def timed(servers: Servers, **rules: Any) -> Timed:
+def timed(servers: Servers, relaunch: Callable[[], None] | None = None, **rules: Any) -> Timed:
     chosen = {"floor": 0.01, "budget_s": BUDGET_S, "prompts": 2, "seed": 3} | rules
-    return run(servers.slot, REQUESTS, Rules(**chosen), told=lambda block, answers: None, clock=servers.clock)
+    return run(servers.slot, REQUESTS, Rules(**chosen), told=nobody, relaunch=relaunch, clock=servers.clock)
+
+
+def nobody(block: int, answers: list[Answer]) -> None: ...
 
 
 def test_a_slower_step_ends_the_run_before_its_budget() -> None:
@@ -52,6 +61,19 @@ def test_the_figure_that_the_verdict_goes_by_is_the_one_that_stops() -> None:
         "inside_floor",
         "budget",
     )
+
+
+def test_servers_are_launched_anew_so_that_what_a_launch_drew_does_not_stand_between_the_arms() -> None:
+    """Launches differ by 2 %, the floor of one is 6 %, and the step by 4 %."""
+    rules = {"floor": 0.06, "launch_blocks": 4}
+    servers = Servers(replace(QUIET, launch=0.02), seed=7, step=math.log(1.04))
+    found = timed(servers, **rules, relaunch=servers.relaunch)
+    assert found.stop == "decided"
+    assert set(found.launches[:-1]) == {4}
+    assert sum(found.launches) == len(found.orders)
+    assert servers.launches == len(found.launches) > 1
+    once = timed(Servers(replace(QUIET, launch=0.0), seed=7, step=math.log(1.04)), **rules)
+    assert (once.stop, once.launches) == ("inside_floor", (len(once.orders),)), "no way to launch anew was given"
 
 
 def test_each_block_asks_the_same_prompts_in_four_slots_in_the_order_of_its_coin() -> None:
