@@ -32,6 +32,7 @@ class Kind:
 
 
 DECLARED = ("ab.rounding=declared", 'ab.reason="tokens are the same, steps are not"', "ab.accept_bound=2")
+DECLARED += ("task=gsm8k", "task.num_questions=20", "task.num_shots=0")  # rounding is not judged without a task
 KINDS = {
     "aa": Kind("none", "none=1", "inconclusive"),  # one build by two command lines, so that no rule knows them as equal
     "slow": Kind("none", "slow=0.05", "reject"),
