@@ -49,6 +49,9 @@ BEARER = re.compile(r"(?i)\b(?:bearer|basic)\s+([^\s'\",\]}]+)")
 ASSIGNED = re.compile(r"(?<![\w.])(?=([A-Za-z][\w.-]*)['\"]?(?:\s*[=:]\s*|,\s*|\s+)(['\"]?)([^\s'\",;&\[\]{})]+)\2)")
 """`NAME=VALUE`, `name: value`, `--flag value`, `[--flag,value]`, `?name=value&`, also one inside the other."""
 WHOLE = re.compile(r"([A-Za-z][\w.-]*)=(.+)", re.DOTALL)
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+BYTE, SEXTET = 8, 6
+"""Bits: of what base64 takes, and of each character that it makes."""
 LONE_USER = 16
 """Characters from which a user without a password is a token, as Git hosts take them."""
 
@@ -202,7 +205,7 @@ def _spelled(secret: str) -> Iterator[str]:
         quote(secret, safe=""),
         quote_plus(secret),
         *_escaped(secret),
-        _encoded(secret),
+        *_in_base64(secret.encode()),
     ):
         yield once
         yield from _escaped(once)
@@ -214,6 +217,17 @@ def _escaped(text: str) -> Iterator[str]:
     yield repr(text)[1:-1]
     yield html.escape(text)
     yield shlex.quote(text).strip("'")
+
+
+def _in_base64(secret: bytes) -> Iterator[str]:
+    """By itself, and the characters that are its own wherever it stands in a longer text (`user:SECRET`)."""
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        alone = encode(secret).decode()
+        yield alone
+        yield alone.rstrip("=")
+        for before in range(3):
+            first, end = -(-before * BYTE // SEXTET), (before + len(secret)) * BYTE // SEXTET
+            yield encode(bytes(before) + secret).decode()[first:end]
 
 
 def _encoded(text: str) -> str:
