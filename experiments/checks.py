@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments import limits, plan, speculation
+from experiments import limits, plan, secrets, speculation
 from experiments.engines.interface import OWN_KEYS
 from experiments.engines.registry import engine_of
 from experiments.errors import ConfigError
@@ -30,6 +30,7 @@ def checked(cell: CellSpec) -> CellSpec:
     engine = engine_of(cell)
     _refuse_foreign(cell, engine)
     _check_host(cell)
+    _check_key(cell)
     model = replace(
         cell.model,
         drafts={},
@@ -70,6 +71,13 @@ def _check_host(cell: CellSpec) -> None:
         raise ConfigError("engine.host", f"{host!r} is no IPv4 address of this machine; 0.0.0.0 is all of them")
     if any(flag.partition("=")[0] == "--host" for flag in given):
         raise ConfigError("engine.extra_args", "--host is engine.host, and as a flag it would go unnoticed")
+
+
+def _check_key(cell: CellSpec) -> None:
+    name = cell.engine.api_key_env
+    if name is not None and not secrets.VARIABLE.fullmatch(name):
+        problem = "is no name of an environment variable, and not repeated, for it may be the key itself"
+        raise ConfigError("engine.api_key_env", f"{problem}; allowed: letters, digits and _, none of the digits first")
 
 
 def _check_numbers(cell: CellSpec) -> None:

@@ -143,23 +143,30 @@ def _under(name: str, key: str) -> str:
 
 def _learn_text(text: str, name: str) -> None:
     last = name.rpartition(".")[2]
-    if last.lower().endswith("_env"):  # the name of a variable that has it
-        _keep(os.environ.get(text, ""), text)
-    if is_secret(last):
-        _keep(text, last)
+    _learn_named(text, last)
     _learn_url(text)
     found = WHOLE.search(text)
     whole = found[1].rpartition(".")[2] if found else ""
     if {last, whole} & {*FREE_TEXT}:
         return
-    if found and is_secret(whole):
+    if found:
         for part in (found[2], *found[2].split(",")):
-            _keep(part.strip("'\""), whole)
+            _learn_named(part.strip("'\""), whole)
     for key, _, value in ASSIGNED.findall(text):
-        if is_secret(key.rpartition(".")[2]):
-            _keep(value, key.rpartition(".")[2])
+        _learn_named(value, key.rpartition(".")[2])
     for value in BEARER.findall(text):
         _keep(value, "AUTHORIZATION")
+
+
+def _learn_named(value: str, name: str) -> None:
+    """What stands under a secret's name; under `..._env` the name of a variable that has it, or by mistake the key."""
+    if is_secret(name):
+        _keep(value, name)
+    elif name.lower().endswith("_env"):
+        for one in (part.strip("'\" ") for part in value.strip("[]").split(",")):
+            _keep(os.environ.get(one, ""), one)
+            if is_secret(name[: -len("_env")]) and not VARIABLE.fullmatch(one):
+                _keep(one, name[: -len("_env")])
 
 
 def _learn_url(text: str) -> None:

@@ -148,6 +148,21 @@ def test_base64_of_a_longer_text_hides_it_at_every_alignment(
         assert len(left.replace(secrets.MASK, "")) <= len(encode((before + after).encode())) + 4, "edges at most"
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"engine": {"api_key_env": "sk-live-planted"}},
+        ["engine.api_key_env=sk-live-planted"],
+        ["engine.api_key_env=THEIR_KEY,'sk-live-planted'"],
+        "engine.api_key_env=[THEIR_KEY,sk-live-planted]",
+    ],
+)
+def test_a_key_where_the_name_of_its_variable_belongs_is_a_secret(value: object) -> None:
+    secrets.learn(value)
+    assert secrets.masked("sk-live-planted THEIR_KEY") == "*** THEIR_KEY"
+    assert secrets.masked("THEIR_KEY,x") == "THEIR_KEY,x"
+
+
 def test_a_secret_of_several_lines_is_masked_line_by_line() -> None:
     key = "-----BEGIN KEY-----\nplanted-line-one\nplanted-line-two\n-----END KEY-----\n"
     secrets.learn({"env": {"SSH_PRIVATE_KEY": key}})
