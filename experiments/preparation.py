@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -111,8 +112,16 @@ def with_data(cell: plan.Cell, study: StudySpec, golden: Reference | Missing) ->
 def check_programs(cell: CellSpec, study: StudySpec) -> None:
     """Raises ConfigError where client or server cannot be started here; a dry run starts neither."""
     if not study.dry_run:
+        check_command("engine.command", cell.engine.command, cell)
+        check_command("calibration.command", cell.calibration.command, cell)
         engine_of(cell).check_installed(cell)
         check_installed()
+
+
+def check_command(key: str, command: Sequence[str], cell: CellSpec) -> None:
+    """Raises ConfigError where its program is not there, as the child will look for it."""
+    if command and shutil.which(command[0], path=cell.env.get("PATH")) is None:
+        raise ConfigError(key, f"{command[0]!r} is no program on this machine; allowed: a path or a name in PATH")
 
 
 def artifact(path: str | None) -> str | None:

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from experiments.errors import ConfigError
+from experiments.preparation import check_programs
+from experiments.spec import EngineSpec, StudySpec
 from tests.experiments.driver import ROOT, Run
 from tests.experiments.processes import MARK, marked
 from tests.fakes.checkpoint import write_draft
@@ -17,6 +20,8 @@ from tests.fakes.checkpoint import write_draft
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from experiments.spec import CellSpec
 
 pytestmark = pytest.mark.process
 
@@ -162,6 +167,25 @@ def test_a_fault_of_the_program_does_not_end_with_the_code_of_a_reject(tmp_path:
     assert done.returncode == 3
     assert json.loads(done.stdout.splitlines()[-1])["error"].startswith("a fault of this program: AssertionError")
     assert "Traceback" in done.stderr
+
+
+@pytest.mark.parametrize("program", [("/nope/python", "-m", "x"), (str(ROOT / "README.md"),), ("no-such-program",)])
+@pytest.mark.parametrize("engine", ["ling", "sglang", "sglang_cpu", "vllm"])
+def test_a_program_that_is_not_there_is_found_before_anything_is_locked(
+    make_cell: Callable[..., CellSpec], engine: str, program: tuple[str, ...]
+) -> None:
+    cell = make_cell(engine=EngineSpec(name=engine, command=program))
+    with pytest.raises(ConfigError, match=rf"engine\.command: '{program[0]}' is no program on this machine; allowed: "):
+        check_programs(cell, StudySpec(study="s"))
+    check_programs(cell, StudySpec(study="s", dry_run=True))
+
+
+def test_a_missing_program_s_run_leaves_nothing(run_py: Callable[..., Run], tmp_path: Path) -> None:
+    shown = run_py(engine=("/nope/python", "-m", "x"))
+    assert (shown.code, shown.line["exit"]) == (2, 2)
+    assert shown.line["error"].startswith("engine.command: '/nope/python'")
+    assert not (tmp_path / "lock").exists()
+    assert run_py("dry_run=true", engine=("/nope/python", "-m", "x")).code == 0
 
 
 def test_a_store_that_cannot_be_opened_is_found_before_anything_starts(run_py: Callable[..., Run]) -> None:
