@@ -133,7 +133,10 @@ def test_presets_of_blocks_name_their_cells(run_py: Callable[..., Run], draft: P
         ("gate.parity_prompts=1000", "gate.parity_prompts: 1000 is too many; allowed: 1 to 118"),
         ("task.timeout_s=0", "task.timeout_s: 0 is no limit; allowed: seconds above 0"),
         ("study=../elsewhere", "study: '../elsewhere' cannot name a directory"),
-        ("output_dir=/proc/nowhere", "/proc/nowhere"),
+        ("output_dir=/proc/nowhere", "output_dir: nothing can be written to /proc/nowhere (No such file"),
+        (f"output_dir={__file__} -m", f"output_dir: nothing can be written to {__file__} (Not a directory)"),
+        (f"output_dir={__file__} dry_run=true", f"output_dir: nothing can be written to {__file__} (Not a directory)"),
+        ("output_dir=/proc/nowhere mode=ab ab.candidate=[]", "output_dir: nothing can be written to /proc/nowhere"),
         ("output_dir=/proc/nowhere hydra.run.dir=.", "output_dir: no data can be written there"),
     ],
 )
@@ -144,6 +147,7 @@ def test_configuration_errors_end_with_2_and_a_line(
     assert shown.code == 2
     assert message in shown.err
     assert message in shown.line["error"]
+    assert "Traceback" not in shown.err
     assert shown.line["exit"] == 2
     assert list((tmp_path / "out").rglob("record.json")) == []
 
