@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from experiments.audit.finding import Finding
-    from experiments.spec import CellSpec, GateSpec, StudySpec
+    from experiments.spec import CellSpec, ClaimSpec, GateSpec, StudySpec
 
 STUDY = r"[A-Za-z0-9_+-][A-Za-z0-9_.+-]*"
 
@@ -134,7 +134,16 @@ def check_study(study: StudySpec) -> None:
         raise ConfigError("retry", f"{study.retry} is without effect; it says what resume=true takes over")
     if not re.fullmatch(STUDY, study.study):
         raise ConfigError("study", f"{study.study!r} cannot name a directory; allowed: letters, digits and any of _.+-")
+    check_claims(study.claims)
     cluster.check(study.launcher)
+
+
+def check_claims(claims: ClaimSpec) -> None:
+    if claims.accept_length is not None and claims.accept_length < 1:
+        problem = f"{claims.accept_length:g} tokens a step; allowed: 1 and more, for the bonus token counts"
+        raise ConfigError("claims.accept_length", problem)
+    if claims.expert_mb is not None and claims.expert_mb <= 0:
+        raise ConfigError("claims.expert_mb", f"{claims.expert_mb:g} MB a step; allowed: above 0")
 
 
 def check_prompts(gate: GateSpec, data: workloads.Data) -> None:
