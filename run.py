@@ -30,8 +30,8 @@ refused: list[ConfigError] = []
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")
 def compose(config: DictConfig) -> None:
-    hydra_output.write(config)
     try:
+        hydra_output.write(config)
         configs.extend(map(hydra_keys.translated, composition.expand(config)))
     except ConfigError as error:  # Hydra would explain it by a stack
         refused.append(error)
@@ -55,15 +55,15 @@ def main() -> int:
 def run() -> int:
     try:
         hydra_output.shown(compose)
-    except SystemExit as stop:  # Hydra's own way out: --help, or an error that it has explained on stderr
-        return refuse(stop.__context__) if stop.code else 0
+    except (
+        SystemExit
+    ) as stop:  # Hydra's own way out: --help, or an error that it has explained; with a cause it is ours
+        return refuse(stop.__cause__ or stop.__context__) if stop.code else 0
     except (HydraException, OmegaConfBaseException) as error:  # as they come under HYDRA_FULL_ERROR=1
         traceback.print_exc()
         return refuse(error)
     if refused:
-        from experiments import summary  # noqa: PLC0415 - as above
-
-        return summary.refuse(refused[0])
+        return refuse(refused[0])
     if not configs:  # --cfg, --info
         return 0
     with shielded():  # a compiled module whose import was cut off cannot be imported again, not even to say why
@@ -82,7 +82,7 @@ def refuse(error: BaseException | None) -> int:
     with shielded():  # as above
         from experiments import summary  # noqa: PLC0415 - as above
 
-    return summary.refuse_composition(error)
+    return summary.refuse(error) if isinstance(error, ConfigError) else summary.refuse_composition(error)
 
 
 schema.register()

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments import limits, plan, speculation
+from experiments import limits, plan, secrets, speculation
 from experiments.engines.interface import OWN_KEYS
 from experiments.engines.registry import engine_of
 from experiments.errors import ConfigError
@@ -30,6 +30,7 @@ def checked(cell: CellSpec) -> CellSpec:
     engine = engine_of(cell)
     _refuse_foreign(cell, engine)
     _check_host(cell)
+    _check_key(cell)
     model = replace(
         cell.model,
         drafts={},
@@ -49,8 +50,8 @@ def checked(cell: CellSpec) -> CellSpec:
     drafts = speculation.completed(cell.speculation, cell.model, engine)
     done = replace(cell, speculation=drafts, model=model, workload=workload, task=task, gate=gate)
     done = engine.completed(done, cell)
-    engine.check(done)
     _check_numbers(done)
+    engine.check(done)
     _check_calibration(done)
     return done
 
@@ -72,6 +73,13 @@ def _check_host(cell: CellSpec) -> None:
         raise ConfigError("engine.extra_args", "--host is engine.host, and as a flag it would go unnoticed")
 
 
+def _check_key(cell: CellSpec) -> None:
+    name = cell.engine.api_key_env
+    if name is not None and not secrets.VARIABLE.fullmatch(name):
+        problem = "is no name of an environment variable, and not repeated, for it may be the key itself"
+        raise ConfigError("engine.api_key_env", f"{problem}; allowed: letters, digits and _, none of the digits first")
+
+
 def _check_numbers(cell: CellSpec) -> None:
     load, task, gate = cell.workload, cell.task, cell.gate
     smallest = {
@@ -80,16 +88,23 @@ def _check_numbers(cell: CellSpec) -> None:
         "engine.tp_size": (cell.engine.tp_size, 1),
         "engine.ep_size": (cell.engine.ep_size, 1),
         "engine.dp_size": (cell.engine.dp_size, 1),
+        "engine.context_length": (cell.engine.context_length, 1),
         "workload.num_prompts": (load.num_prompts, 1),
+        "workload.input_len": (load.input_len, 1),
         "workload.output_len": (load.output_len, SMALLEST_OUTPUT),
         "workload.max_concurrency": (load.max_concurrency, 1),
         "workload.warmup_prompts": (load.warmup_prompts, 0),
+        "workload.num_shots": (load.num_shots, 0),
         "task.num_questions": (task.num_questions, 1),
         "task.num_shots": (task.num_shots, 0),
+        "task.max_new_tokens": (task.max_new_tokens, 1),
         "task.parallel": (task.parallel, 1),
         "gate.parity_prompts": (gate.parity_prompts, 1),
         "gate.parity_tokens": (gate.parity_tokens, 1),
         "gate.pollution_requests": (gate.pollution_requests, 1),
+        "gate.near_tie": (gate.near_tie, 0),
+        "change.accept_bound": (cell.change.accept_bound, 0),
+        "change.equal_margin": (cell.change.equal_margin, 0),
         "calibration.num_prompts": (cell.calibration.num_prompts, 1),
         "calibration.rounds": (cell.calibration.rounds, 1),
         "calibration.output_len": (cell.calibration.output_len, 1),
@@ -97,6 +112,11 @@ def _check_numbers(cell: CellSpec) -> None:
     for key, (value, least) in smallest.items():
         if value is not None and value < least:
             raise ConfigError(key, f"{value} is too small; allowed: {least} and more")
+    if task.floor is not None and not 0 <= task.floor <= 1:
+        raise ConfigError("task.floor", f"{task.floor:g} is no share of correct answers; allowed: 0 to 1")
+    fraction = cell.engine.mem_fraction_static
+    if fraction is not None and not 0 < fraction < 1:
+        raise ConfigError("engine.mem_fraction_static", f"{fraction:g} is no part of memory; allowed: between 0 and 1")
     flat = plan.flat(cell)
     for key in limits.KEYS.values():
         if flat[key] <= 0:

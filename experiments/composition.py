@@ -7,6 +7,7 @@ command line's, so that each may change groups and everything that Hydra checks 
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -86,7 +87,15 @@ def convert(config: DictConfig) -> Composed:
     assert isinstance(values, dict)
     secrets.learn(values)
     refuse_unknown(values, StudySpec, CellSpec, Cells, Modes)
+    searched(values["search"])
     return Composed(build(StudySpec, values), build(CellSpec, values), build(Modes, values))
+
+
+def searched(values: dict[Any, Any]) -> sweep.SearchSpec:
+    """Checked also where nothing is searched, for nobody looks at it again. Raises ConfigError."""
+    spec: sweep.SearchSpec = _value(sweep.SearchSpec, values, "search")
+    sweep.check_search(spec)
+    return spec
 
 
 def refuse_unknown(values: dict[Any, Any], *specs: type, path: str = "") -> None:
@@ -98,7 +107,7 @@ def refuse_unknown(values: dict[Any, Any], *specs: type, path: str = "") -> None
 
 
 def build(spec: type[T], values: dict[Any, Any], path: str = "") -> T:
-    """A frozen spec from plain values that passed the schema; here the `Literal` fields are checked."""
+    """A frozen spec from plain values that passed the schema; here choices are checked, and that numbers are finite."""
     assert dataclasses.is_dataclass(spec)
     hints = hints_of(cast("type", spec))
     names = [field.name for field in dataclasses.fields(spec)]
@@ -122,4 +131,6 @@ def _value(hint: Any, value: Any, key: str) -> Any:
     allowed = [choice for option in options if get_origin(option) is Literal for choice in get_args(option)]
     if allowed and value not in allowed and not (value is None and type(None) in options):
         raise ConfigError(key, f"{value!r} is not one of {', '.join(allowed)}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(key, f"{value} is no quantity; allowed: finite numbers")
     return value

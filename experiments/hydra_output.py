@@ -2,7 +2,7 @@
 
 Hydra writes configuration and overrides as they were given, before any of our code runs in a job. So `output_subdir` is
 null, and the same files are written from inside the job. The surprise: `multirun.yaml` has no such key, which is what
-`hydra_plugins/cell_sweeper.py` sees to.
+`hydra_plugins/cell_sweeper.py` sees to; and a directory that cannot be made Hydra would explain by its own stack.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.hydra_config import HydraConfig
+from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from experiments import secrets
+from experiments.errors import ConfigError
 from experiments.record import write_atomically
 
 if TYPE_CHECKING:
@@ -28,8 +31,30 @@ if TYPE_CHECKING:
 DIRECTORY = ".hydra"
 
 
+class OutputDirectory(Callback):
+    """Makes Hydra's directory before Hydra does. Raises SystemExit from a ConfigError: all else Hydra would swallow."""
+
+    def on_run_start(self, config: DictConfig, **_: Any) -> None:
+        self._make(config, "run")
+
+    def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
+        self._make(config, "sweep")
+
+    def _make(self, config: DictConfig, mode: str) -> None:
+        with contextlib.suppress(OmegaConfBaseException):  # a value is missing, which Hydra is about to say
+            try:
+                Path(config.hydra[mode].dir).mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise SystemExit(2) from unwritable(config, error)
+
+
+def unwritable(config: DictConfig, error: OSError) -> ConfigError:
+    problem = f"nothing can be written to {config.output_dir} ({error.strerror}); allowed: a directory that takes files"
+    return ConfigError("output_dir", problem)
+
+
 def write(config: DictConfig) -> None:
-    """A single run's configuration and its overrides. To be called inside the job. Raises OSError.
+    """A single run's configuration and its overrides. To be called inside the job. Raises ConfigError.
 
     Of a sweep `multirun.yaml` has them.
     """
@@ -38,9 +63,12 @@ def write(config: DictConfig) -> None:
         return
     learn(config)
     directory = Path(job.runtime.output_dir, DIRECTORY)
-    directory.mkdir(parents=True, exist_ok=True)
-    for name, node in {"config": config, "overrides": job.overrides.task}.items():
-        write_atomically(directory / f"{name}.yaml", OmegaConf.to_yaml(masked(node)))
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, node in {"config": config, "overrides": job.overrides.task}.items():
+            write_atomically(directory / f"{name}.yaml", OmegaConf.to_yaml(masked(node)))
+    except OSError as error:
+        raise unwritable(config, error) from error
 
 
 def shown(compose: Callable[[], None]) -> None:

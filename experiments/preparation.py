@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from experiments.audit.finding import Finding
-    from experiments.spec import CellSpec, GateSpec, StudySpec
+    from experiments.spec import CellSpec, ClaimSpec, GateSpec, StudySpec
 
 STUDY = r"[A-Za-z0-9_+-][A-Za-z0-9_.+-]*"
 
@@ -111,8 +112,16 @@ def with_data(cell: plan.Cell, study: StudySpec, golden: Reference | Missing) ->
 def check_programs(cell: CellSpec, study: StudySpec) -> None:
     """Raises ConfigError where client or server cannot be started here; a dry run starts neither."""
     if not study.dry_run:
+        check_command("engine.command", cell.engine.command, cell)
+        check_command("calibration.command", cell.calibration.command, cell)
         engine_of(cell).check_installed(cell)
         check_installed()
+
+
+def check_command(key: str, command: Sequence[str], cell: CellSpec) -> None:
+    """Raises ConfigError where its program is not there, as the child will look for it."""
+    if command and shutil.which(command[0], path=cell.env.get("PATH")) is None:
+        raise ConfigError(key, f"{command[0]!r} is no program on this machine; allowed: a path or a name in PATH")
 
 
 def artifact(path: str | None) -> str | None:
@@ -125,7 +134,16 @@ def check_study(study: StudySpec) -> None:
         raise ConfigError("retry", f"{study.retry} is without effect; it says what resume=true takes over")
     if not re.fullmatch(STUDY, study.study):
         raise ConfigError("study", f"{study.study!r} cannot name a directory; allowed: letters, digits and any of _.+-")
+    check_claims(study.claims)
     cluster.check(study.launcher)
+
+
+def check_claims(claims: ClaimSpec) -> None:
+    if claims.accept_length is not None and claims.accept_length < 1:
+        problem = f"{claims.accept_length:g} tokens a step; allowed: 1 and more, for the bonus token counts"
+        raise ConfigError("claims.accept_length", problem)
+    if claims.expert_mb is not None and claims.expert_mb <= 0:
+        raise ConfigError("claims.expert_mb", f"{claims.expert_mb:g} MB a step; allowed: above 0")
 
 
 def check_prompts(gate: GateSpec, data: workloads.Data) -> None:

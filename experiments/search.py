@@ -17,7 +17,6 @@ from omegaconf import OmegaConf
 from experiments import composition
 from experiments.comparison.figures import log_ratio
 from experiments.errors import ConfigError
-from experiments.sweep import SearchSpec
 from gates.speed import criterion
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from experiments.preparation import Plan, Prepared
-    from experiments.sweep import Axis
+    from experiments.sweep import Axis, SearchSpec
 
     Point = tuple[int, ...]
 
@@ -135,9 +134,7 @@ def ordered(configs: Sequence[DictConfig], plans: Sequence[Plan]) -> Search | No
     """The search that these configurations ask for. Raises ConfigError."""
     values = OmegaConf.to_container(configs[0].search, resolve=True)
     assert isinstance(values, dict)
-    spec, axes = composition.build(SearchSpec, values, "search."), composition.axes(configs[0])
-    if spec.cells < 0 or (spec.seconds is not None and spec.seconds <= 0):
-        raise ConfigError("search", f"cells={spec.cells}, seconds={spec.seconds} is no budget; allowed: above 0")
+    spec, axes = composition.searched(values), composition.axes(configs[0])
     if spec.cells == 0:
         return None
     if not axes:

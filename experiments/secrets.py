@@ -49,6 +49,9 @@ BEARER = re.compile(r"(?i)\b(?:bearer|basic)\s+([^\s'\",\]}]+)")
 ASSIGNED = re.compile(r"(?<![\w.])(?=([A-Za-z][\w.-]*)['\"]?(?:\s*[=:]\s*|,\s*|\s+)(['\"]?)([^\s'\",;&\[\]{})]+)\2)")
 """`NAME=VALUE`, `name: value`, `--flag value`, `[--flag,value]`, `?name=value&`, also one inside the other."""
 WHOLE = re.compile(r"([A-Za-z][\w.-]*)=(.+)", re.DOTALL)
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+BYTE, SEXTET = 8, 6
+"""Bits: of what base64 takes, and of each character that it makes."""
 LONE_USER = 16
 """Characters from which a user without a password is a token, as Git hosts take them."""
 
@@ -140,23 +143,30 @@ def _under(name: str, key: str) -> str:
 
 def _learn_text(text: str, name: str) -> None:
     last = name.rpartition(".")[2]
-    if last.lower().endswith("_env"):  # the name of a variable that has it
-        _keep(os.environ.get(text, ""), text)
-    if is_secret(last):
-        _keep(text, last)
+    _learn_named(text, last)
     _learn_url(text)
     found = WHOLE.search(text)
     whole = found[1].rpartition(".")[2] if found else ""
     if {last, whole} & {*FREE_TEXT}:
         return
-    if found and is_secret(whole):
+    if found:
         for part in (found[2], *found[2].split(",")):
-            _keep(part.strip("'\""), whole)
+            _learn_named(part.strip("'\""), whole)
     for key, _, value in ASSIGNED.findall(text):
-        if is_secret(key.rpartition(".")[2]):
-            _keep(value, key.rpartition(".")[2])
+        _learn_named(value, key.rpartition(".")[2])
     for value in BEARER.findall(text):
         _keep(value, "AUTHORIZATION")
+
+
+def _learn_named(value: str, name: str) -> None:
+    """What stands under a secret's name; under `..._env` the name of a variable that has it, or by mistake the key."""
+    if is_secret(name):
+        _keep(value, name)
+    elif name.lower().endswith("_env"):
+        for one in (part.strip("'\" ") for part in value.strip("[]").split(",")):
+            _keep(os.environ.get(one, ""), one)
+            if is_secret(name[: -len("_env")]) and not VARIABLE.fullmatch(one):
+                _keep(one, name[: -len("_env")])
 
 
 def _learn_url(text: str) -> None:
@@ -202,7 +212,7 @@ def _spelled(secret: str) -> Iterator[str]:
         quote(secret, safe=""),
         quote_plus(secret),
         *_escaped(secret),
-        _encoded(secret),
+        *_in_base64(secret.encode()),
     ):
         yield once
         yield from _escaped(once)
@@ -214,6 +224,17 @@ def _escaped(text: str) -> Iterator[str]:
     yield repr(text)[1:-1]
     yield html.escape(text)
     yield shlex.quote(text).strip("'")
+
+
+def _in_base64(secret: bytes) -> Iterator[str]:
+    """By itself, and the characters that are its own wherever it stands in a longer text (`user:SECRET`)."""
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        alone = encode(secret).decode()
+        yield alone
+        yield alone.rstrip("=")
+        for before in range(3):
+            first, end = -(-before * BYTE // SEXTET), (before + len(secret)) * BYTE // SEXTET
+            yield encode(bytes(before) + secret).decode()[first:end]
 
 
 def _encoded(text: str) -> str:

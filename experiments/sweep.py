@@ -42,6 +42,15 @@ class SearchSpec:
     seed: int = 1
 
 
+def check_search(search: SearchSpec) -> None:
+    """Raises ConfigError."""
+    for key, value in {"search.cells": search.cells, "search.seed": search.seed}.items():
+        if value < 0:
+            raise ConfigError(key, f"{value} is too small; allowed: 0 and more")
+    if search.seconds is not None and search.seconds <= 0:
+        raise ConfigError("search.seconds", f"{search.seconds:g} is no budget; allowed: above 0, or null")
+
+
 @dataclass(frozen=True)
 class Axis:
     """Values that are chosen by one number: of one key, of the zipped ones, or the cells of a list."""

@@ -32,6 +32,7 @@ class CellSweeper(BasicSweeper):
         self._task, self._given = task_function, config
         hydra_output.learn(config)
         self.config = hydra_output.masked(config)
+        OmegaConf.copy_cache(config, self.config)  # the time in its directory's name is the one of before
 
     def sweep(self, arguments: list[str]) -> Any:
         if not isinstance(self.launcher, BasicLauncher):

@@ -41,7 +41,8 @@ KINDS: dict[str, tuple[int, float]] = {
 """By a part of the name: major compute capability, and memory in GiB as nvidia-smi counts it."""
 
 BLACKWELL = (10, 11, 12)
-DECLARED = re.compile(r"(?:(?P<count>\d+) *[x*] *)?(?P<name>.+)")
+DECLARED = re.compile(r"(?:(?P<count>[\d.+-]+) *[x*] *)?(?P<name>.+)")
+COUNT = re.compile(r"0*[1-9]\d*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +68,7 @@ def declared(text: str) -> Gpus:
     """`B200` or `4 x B200`. Raises ConfigError naming what is known."""
     parts = DECLARED.fullmatch(text.strip())
     kind = _kind(parts["name"]) if parts else None
-    if parts is None or kind is None:
+    if parts is None or kind is None or not COUNT.fullmatch(parts["count"] or "1"):
         raise ConfigError(
             "engine.gpu", f"{text!r} is not known; allowed, also with `4 x ` before it: {', '.join(KINDS)}"
         )

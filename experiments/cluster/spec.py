@@ -49,6 +49,7 @@ USED = {"none": ("name",), "local": COMMON, "slurm": tuple(one.name for one in f
 OURS = ("array", "dependency", "signal", "requeue", "no-requeue", "output", "error", "open-mode", "time", "nodes")
 """Parameters of sbatch that decide how a sweep is carried out, and are set here."""
 LEAST = {"cells_per_job": 1, "array_parallelism": 1, "time_min": 1, "notice_s": 30, "requeues": 0}
+LEAST |= {"gpus_per_node": 0, "cpus_per_task": 1, "mem_gb": 1}
 
 
 def check(launcher: LauncherSpec) -> None:
@@ -59,7 +60,7 @@ def check(launcher: LauncherSpec) -> None:
             problem = f"{value!r} has no effect under launcher={launcher.name}; allowed: launcher=slurm"
             raise ConfigError(f"launcher.{key}", problem)
     for key, least in LEAST.items():
-        if (value := getattr(launcher, key)) < least:
+        if (value := getattr(launcher, key)) is not None and value < least:
             raise ConfigError(f"launcher.{key}", f"{value} is too small; allowed: {least} and more")
     if launcher.notice_s >= launcher.time_min * 60:
         problem = f"{launcher.notice_s} s; allowed: less than launcher.time_min={launcher.time_min} minutes"

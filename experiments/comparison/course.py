@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from omegaconf import DictConfig
 
-    from experiments.comparison.spec import Modes
+    from experiments.comparison.spec import Declared, Modes
     from experiments.composition import Composed
     from experiments.preparation import Prepared
     from experiments.spec import CellSpec
@@ -158,6 +158,9 @@ def check_settings(modes: Modes, cell: CellSpec) -> None:
         "ab.floor_blocks": (settings.floor_blocks, 1),
         "ab.launch_blocks": (settings.launch_blocks, 0),
     }
+    declared: dict[str, Declared] = {f"campaign.changes ({entry.name})": entry for entry in modes.campaign.changes}
+    for name, said in ({"ab": settings} | declared).items():
+        smallest |= {f"{name}.accept_bound": (said.accept_bound, 0), f"{name}.equal_margin": (said.equal_margin, 0)}
     for key, (value, least) in smallest.items():
         if value < least:
             raise ConfigError(key, f"{value} is too small; allowed: {least} and more")

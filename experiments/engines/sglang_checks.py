@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from experiments.audit import hardware
 from experiments.engines.sglang_flags import RAGGED, flags
 from experiments.engines.simulation import check_inherited, simulated_accept
 from experiments.errors import ConfigError
@@ -38,6 +39,8 @@ def check(cell: CellSpec) -> None:
     for key in ("sts_path", "cost_table_path"):
         if (path := getattr(cell.speculation, key)) and not Path(path).is_file():
             raise ConfigError(f"speculation.{key}", f"{path} is no file")
+    if cell.engine.gpu:
+        hardware.declared(cell.engine.gpu)
     check_flags(cell)
     check_variables(cell)
     check_context(cell)

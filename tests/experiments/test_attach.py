@@ -179,6 +179,7 @@ def attached(make_cell: Callable[..., CellSpec], chain: str) -> Callable[..., Ce
         ({"dtype": "bfloat16"}, r"engine\.dtype: the server runs already"),
         ({"flags": {"page-size": "1"}}, r"engine\.flags: engine=attach has no use for it; allowed: url, api_key_env"),
         ({"reported": {"a": "b"}}, r"engine\.reported: the server runs already"),
+        ({"api_key_env": f"{KEY}-"}, r"engine\.api_key_env: is no name of an environment variable, and not repeated"),
         ({"api_key_env": "NO_SUCH_KEY"}, r"engine\.api_key_env: the environment has no NO_SUCH_KEY"),
     ],
 )

@@ -55,6 +55,13 @@ def test_draft_tokens_and_paths_are_completed(
         ("engine", {"tp_size": 2}, r"engine\.tp_size: engine=ling has no use for it"),
         ("engine", {"flags": {"page-size": "64"}}, r"engine\.flags: engine=ling has no use for it"),
         ("engine", {"num_threads": None}, r"engine\.num_threads: null leaves it open; engine=ling needs a number"),
+        ("engine", {"context_length": -1}, r"engine\.context_length: -1 is too small; allowed: 1 and more"),
+        ("workload", {"num_shots": -1}, r"workload\.num_shots: -1 is too small; allowed: 0 and more"),
+        ("task", {"max_new_tokens": 0}, r"task\.max_new_tokens: 0 is too small; allowed: 1 and more"),
+        ("task", {"floor": 1.5}, r"task\.floor: 1\.5 is no share of correct answers; allowed: 0 to 1"),
+        ("task", {"floor": -0.1}, r"task\.floor: -0\.1 is no share"),
+        ("change", {"accept_bound": -0.1}, r"change\.accept_bound: -0\.1 is too small; allowed: 0 and more"),
+        ("gate", {"near_tie": -1.0}, r"gate\.near_tie: -1\.0 is too small; allowed: 0 and more"),
         ("gate", {"parity_prompts": 0}, r"gate\.parity_prompts: 0 is too small"),
     ],
 )

@@ -194,6 +194,18 @@ def test_a_composed_configuration_is_printed_without_those_of_its_files(
     assert_clean(run)
 
 
+@pytest.mark.parametrize("sweep", [(), ("engine.api_key_env=planted-key-1,planted-key-2", "-m")])
+def test_a_key_where_the_name_of_its_variable_belongs_is_refused_and_in_no_file(
+    sweep: tuple[str, ...], started: Callable[..., Run], tmp_path: Path
+) -> None:
+    single = ("engine.api_key_env=planted-key-1",)
+    run = started("engine=attach", "engine.url=http://127.0.0.1:9", "engine.command=[]", *(sweep or single))
+    assert run.code == 2
+    assert run.line["error"].startswith("engine.api_key_env: is no name of an environment variable")
+    assert [*tmp_path.rglob("*.yaml")], "Hydra's files are there, and hold it not"
+    assert_clean(run)
+
+
 def test_a_syntax_error_of_an_override_is_explained_without_it(started: Callable[..., Run]) -> None:
     run = started("+env.HF_TOKEN='planted-flag")
     assert run.code == 2

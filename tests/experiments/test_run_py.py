@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from experiments.errors import ConfigError
+from experiments.preparation import check_programs
+from experiments.spec import EngineSpec, StudySpec
 from tests.experiments.driver import ROOT, Run
 from tests.experiments.processes import MARK, marked
 from tests.fakes.checkpoint import write_draft
@@ -17,6 +20,8 @@ from tests.fakes.checkpoint import write_draft
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from experiments.spec import CellSpec
 
 pytestmark = pytest.mark.process
 
@@ -128,7 +133,18 @@ def test_presets_of_blocks_name_their_cells(run_py: Callable[..., Run], draft: P
         ("gate.parity_prompts=1000", "gate.parity_prompts: 1000 is too many; allowed: 1 to 118"),
         ("task.timeout_s=0", "task.timeout_s: 0 is no limit; allowed: seconds above 0"),
         ("study=../elsewhere", "study: '../elsewhere' cannot name a directory"),
-        ("output_dir=/proc/nowhere", "/proc/nowhere"),
+        ("output_dir=/proc/nowhere", "output_dir: nothing can be written to /proc/nowhere (No such file"),
+        (f"output_dir={__file__} -m", f"output_dir: nothing can be written to {__file__} (Not a directory)"),
+        (f"output_dir={__file__} dry_run=true", f"output_dir: nothing can be written to {__file__} (Not a directory)"),
+        ("output_dir=/proc/nowhere mode=ab ab.candidate=[]", "output_dir: nothing can be written to /proc/nowhere"),
+        ("engine.ready_timeout_s=nan", "engine.ready_timeout_s: nan is no quantity; allowed: finite numbers"),
+        ("claims.accept_length=inf", "claims.accept_length: inf is no quantity; allowed: finite numbers"),
+        ("claims.accept_length=0.9 dry_run=true", "claims.accept_length: 0.9 tokens a step; allowed: 1 and more"),
+        ("claims.expert_mb=0", "claims.expert_mb: 0 MB a step; allowed: above 0"),
+        ("search.metric=speed dry_run=true", "search.metric: 'speed' is not one of criterion, mean_tpot_ms"),
+        ("search.cells=-1 preflight=true", "search.cells: -1 is too small; allowed: 0 and more"),
+        ("search.seconds=-1 mode=ab ab.candidate=[]", "search.seconds: -1 is no budget; allowed: above 0, or null"),
+        ("launcher=slurm launcher.mem_gb=-4 dry_run=true", "launcher.mem_gb: -4 is too small; allowed: 1 and more"),
         ("output_dir=/proc/nowhere hydra.run.dir=.", "output_dir: no data can be written there"),
     ],
 )
@@ -139,6 +155,7 @@ def test_configuration_errors_end_with_2_and_a_line(
     assert shown.code == 2
     assert message in shown.err
     assert message in shown.line["error"]
+    assert "Traceback" not in shown.err
     assert shown.line["exit"] == 2
     assert list((tmp_path / "out").rglob("record.json")) == []
 
@@ -162,6 +179,25 @@ def test_a_fault_of_the_program_does_not_end_with_the_code_of_a_reject(tmp_path:
     assert done.returncode == 3
     assert json.loads(done.stdout.splitlines()[-1])["error"].startswith("a fault of this program: AssertionError")
     assert "Traceback" in done.stderr
+
+
+@pytest.mark.parametrize("program", [("/nope/python", "-m", "x"), (str(ROOT / "README.md"),), ("no-such-program",)])
+@pytest.mark.parametrize("engine", ["ling", "sglang", "sglang_cpu", "vllm"])
+def test_a_program_that_is_not_there_is_found_before_anything_is_locked(
+    make_cell: Callable[..., CellSpec], engine: str, program: tuple[str, ...]
+) -> None:
+    cell = make_cell(engine=EngineSpec(name=engine, command=program))
+    with pytest.raises(ConfigError, match=rf"engine\.command: '{program[0]}' is no program on this machine; allowed: "):
+        check_programs(cell, StudySpec(study="s"))
+    check_programs(cell, StudySpec(study="s", dry_run=True))
+
+
+def test_a_missing_program_s_run_leaves_nothing(run_py: Callable[..., Run], tmp_path: Path) -> None:
+    shown = run_py(engine=("/nope/python", "-m", "x"))
+    assert (shown.code, shown.line["exit"]) == (2, 2)
+    assert shown.line["error"].startswith("engine.command: '/nope/python'")
+    assert not (tmp_path / "lock").exists()
+    assert run_py("dry_run=true", engine=("/nope/python", "-m", "x")).code == 0
 
 
 def test_a_store_that_cannot_be_opened_is_found_before_anything_starts(run_py: Callable[..., Run]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +10,11 @@ import pytest
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from experiments.comparison.spec import CampaignSpec, Entry
 from experiments.composition import build, refuse_unknown, without
 from experiments.errors import ConfigError
 from experiments.schema import Cells, schema_of
-from experiments.spec import CellSpec, ChangeSpec, StudySpec
+from experiments.spec import CellSpec, ChangeSpec, StudySpec, TaskSpec
 
 KEYS = Path(__file__).parent / "golden/keys.txt"
 
@@ -61,6 +62,16 @@ def test_choices_are_checked_and_optional_ones_may_be_null() -> None:
     assert build(ChangeSpec, values | {"rounding": "declared"}).rounding == "declared"
     with pytest.raises(ConfigError, match=r"change\.expect: 'slower' is not one of faster, equal"):
         build(ChangeSpec, values | {"expect": "slower"}, "change.")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_no_quantity_may_be_infinite_or_none(value: float) -> None:
+    for spec, key in [(TaskSpec, "floor"), (TaskSpec, "timeout_s"), (ChangeSpec, "accept_bound")]:
+        with pytest.raises(ConfigError, match=rf"group\.{key}: -?(nan|inf) is no quantity; allowed: finite numbers"):
+            build(spec, asdict(spec()) | {key: value}, "group.")
+    changes = [asdict(Entry(name="a", overrides=())) | {"accept_bound": value}]
+    with pytest.raises(ConfigError, match=r"campaign\.changes\[0\]\.accept_bound: .* is no quantity"):
+        build(CampaignSpec, {"changes": changes, "leave_one_out": True}, "campaign.")
 
 
 def test_a_key_forced_in_with_a_plus_is_refused_if_nobody_reads_it() -> None:

@@ -15,8 +15,8 @@ from analysis.__main__ import main as analysis
 from analysis.pairs import Answer, pair
 from experiments.comparison.figures import by_arm, log_ratio
 from experiments.errors import ConfigError
-from experiments.search import Search, SearchSpec, ordered
-from experiments.sweep import Axis, SweepSpec, axes
+from experiments.search import Search, ordered
+from experiments.sweep import Axis, SearchSpec, SweepSpec, axes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -149,7 +149,8 @@ class Planned:
 @pytest.mark.parametrize(
     ("search", "grid", "cells", "words"),
     [
-        ({"cells": -1}, {"a": [1, 2]}, 2, "no budget"),
+        ({"cells": -1}, {"a": [1, 2]}, 2, "search.cells: -1 is too small"),
+        ({"seconds": float("nan")}, {"a": [1, 2]}, 2, "search.seconds: nan is no quantity"),
         ({"cells": 2, "seconds": 0}, {"a": [1, 2]}, 2, "no budget"),
         ({"cells": 2}, {}, 1, "nothing to choose from"),
         ({"cells": 2}, {"a": [1, 2]}, 4, "multiplied by -m"),

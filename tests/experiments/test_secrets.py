@@ -20,7 +20,7 @@ from experiments.record import write_json, write_lines, write_text
 from experiments.terminal import Masked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 AWKWARD = "p'l\"a n$t(e)d\\<&>%é"
@@ -131,6 +131,36 @@ def test_every_spelling_is_masked(secret: str) -> None:
     for text in filter(None, spellings(secret)):
         assert secrets.masked(f"x {text} y") != f"x {text} y", text
         assert secret not in secrets.masked(text)
+
+
+@pytest.mark.parametrize("secret", ["planted-1", AWKWARD, "planted?>~~?>", "sk-" + "a1" * 20])
+@pytest.mark.parametrize("before", ["", "a", "ab", "Bearer ", "user:"])
+@pytest.mark.parametrize("after", ["", "x", "yz"])
+@pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
+def test_base64_of_a_longer_text_hides_it_at_every_alignment(
+    secret: str, before: str, after: str, encode: Callable[[bytes], bytes]
+) -> None:
+    secrets.learn({"HF_TOKEN": secret})
+    text = encode((before + secret + after).encode()).decode()
+    for spelled in (text, text.rstrip("=")):
+        left = secrets.masked(spelled)
+        assert secrets.MASK in left
+        assert len(left.replace(secrets.MASK, "")) <= len(encode((before + after).encode())) + 4, "edges at most"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"engine": {"api_key_env": "sk-live-planted"}},
+        ["engine.api_key_env=sk-live-planted"],
+        ["engine.api_key_env=THEIR_KEY,'sk-live-planted'"],
+        "engine.api_key_env=[THEIR_KEY,sk-live-planted]",
+    ],
+)
+def test_a_key_where_the_name_of_its_variable_belongs_is_a_secret(value: object) -> None:
+    secrets.learn(value)
+    assert secrets.masked("sk-live-planted THEIR_KEY") == "*** THEIR_KEY"
+    assert secrets.masked("THEIR_KEY,x") == "THEIR_KEY,x"
 
 
 def test_a_secret_of_several_lines_is_masked_line_by_line() -> None:

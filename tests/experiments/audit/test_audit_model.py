@@ -100,9 +100,10 @@ def test_a_declaration_names_a_gpu_and_how_many(text: str, count: int | None, ca
     assert (gpus.count, gpus.capability, gpus.blackwell) == (count, capability, capability > 9)
 
 
-def test_a_gpu_that_nobody_knows_is_a_configuration_error() -> None:
-    with pytest.raises(ConfigError, match=r"engine\.gpu.*B200"):
-        hardware.declared("Voodoo 2")
+@pytest.mark.parametrize("text", ["Voodoo 2", "0 x B200", "00xB200", "-1 x B200", "0.5 x B200"])
+def test_a_gpu_that_nobody_knows_or_has_is_a_configuration_error(text: str) -> None:
+    with pytest.raises(ConfigError, match=rf"engine\.gpu: '{text}' is not known; allowed, .*B200"):
+        hardware.declared(text)
 
 
 def test_seen_gpus_are_what_nvidia_smi_says() -> None:
