@@ -40,7 +40,7 @@ def settled(given: Sequence[str], cells: Sequence[Sequence[str]]) -> list[tuple[
             raise ConfigError(
                 name,
                 f"is what the preset's cells differ in ({', '.join(values)}), and {typed[name]} would go unnoticed; "
-                "leave it out, or say cells=[...] anew",
+                "leave it out, or list other cells or axes (docs/sweeps.md)",
             )
     moved = [name for name, values in stated.items() if values]
     common = without(given, moved)
@@ -66,5 +66,8 @@ def arms(given: Sequence[str], listed: Sequence[Sequence[str]]) -> list[tuple[li
     """As `settled`, where each list is a change to the rest: its keys are its own. Raises ConfigError."""
     for name in map(key, given):
         if all(name in map(key, arm) for arm in listed):
-            raise ConfigError(name, "is said by every arm, and the command line's would go unnoticed; leave it out")
+            raise ConfigError(
+                name,
+                "is said by every arm, and the command line's would go unnoticed; say it in ab.baseline or ab.candidate",
+            )
     return [(without(given, arm), [*arm]) for arm in listed]
