@@ -57,7 +57,8 @@ def pairs(
     config: DictConfig, given: Sequence[str], listed: Sequence[Sequence[str]]
 ) -> list[tuple[list[str], list[str]]]:
     """What the command line says of each cell, and the cell's own overrides. Raises ConfigError."""
-    return (precedence.arms if config.mode in ("ab", "campaign") else precedence.settled)(given, listed)
+    own = config.mode in ("ab", "campaign") or precedence.lists_cells(given)
+    return (precedence.arms if own else precedence.settled)(given, listed)
 
 
 def override_lists(config: DictConfig) -> list[Sequence[str]]:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
+LISTS = ("cells", "ab.baseline", "ab.candidate", "campaign.changes")
+
+
 def key(override: str) -> str:
     """Without what says how it is meant: `+` adds, `++` forces, `~` deletes."""
     return override.partition("=")[0].lstrip("+~")
@@ -29,6 +32,11 @@ def without(base: Iterable[str], cell: Iterable[str]) -> list[str]:
     """The command line's overrides but for those whose key the cell has too."""
     taken = set(map(key, cell))
     return [override for override in base if key(override) not in taken]
+
+
+def lists_cells(given: Iterable[str]) -> bool:
+    """Then cells and all else are of one hand, and the cell is the more exact."""
+    return any(name in LISTS or name.partition(".")[0] == "sweep" for name in map(key, given))
 
 
 def settled(given: Sequence[str], cells: Sequence[Sequence[str]]) -> list[tuple[list[str], list[str]]]:
@@ -64,10 +72,10 @@ def changed(override: str, changes: dict[str, str]) -> str:
 
 def arms(given: Sequence[str], listed: Sequence[Sequence[str]]) -> list[tuple[list[str], list[str]]]:
     """As `settled`, where each list is a change to the rest: its keys are its own. Raises ConfigError."""
-    for name in map(key, given):
+    for name in () if lists_cells(given) else map(key, given):
         if all(name in map(key, arm) for arm in listed):
             raise ConfigError(
                 name,
-                "is said by every arm, and the command line's would go unnoticed; say it in ab.baseline or ab.candidate",
+                "is said by every arm, and the command line's would go unnoticed; leave it out",
             )
     return [(without(given, arm), [*arm]) for arm in listed]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from experiments.errors import ConfigError
-from experiments.precedence import arms, settled, without
+from experiments.precedence import arms, lists_cells, settled, without
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,6 +53,14 @@ def test_arms_keep_their_own_and_what_all_of_them_say_is_refused() -> None:
     assert arms(["a=1", "b=2"], [base, ["++a=3"]]) == [(["a=1", "b=2"], []), (["b=2"], ["++a=3"])]
     with pytest.raises(ConfigError, match=r"a: is said by every arm"):
         arms(["a=1"], [["a=2"], ["+a=3"]])
+    typed = 'cells=[["a=2"],["a=3"]]'
+    assert arms(["a=1", typed], [["a=2"], ["a=3"]]) == [([typed], ["a=2"]), ([typed], ["a=3"])]
+
+
+def test_cells_of_the_command_line_itself_are_known() -> None:
+    assert lists_cells(["a=1", "cells=[[]]"])
+    assert lists_cells(["+sweep.grid={a:[1]}"])
+    assert not lists_cells(["cellsize=1", "experiment=quickstart"])
 
 
 @pytest.mark.process
