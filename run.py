@@ -11,9 +11,13 @@ import sys
 import traceback
 from typing import TYPE_CHECKING
 
-import hydra
-from hydra.errors import HydraException
-from omegaconf.errors import OmegaConfBaseException
+try:
+    import hydra
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+except ModuleNotFoundError as error:
+    print(f"{error}: `make install` once, and `. .venv/bin/activate` in every new shell", file=sys.stderr)
+    sys.exit(2)
 
 from experiments import composition, hydra_output, schema, terminal
 from experiments.arguments import spelled

@@ -1,7 +1,7 @@
 """The border between Hydra and us: a composed configuration becomes a study and its cells, or a ConfigError.
 
 The surprise: a preset with `cells`, axes, arms or changes is composed once more for each, with its overrides after the
-command line's, so that each may change groups and everything that Hydra checks is checked for each of them.
+command line's (precedence.py), so that each may change groups and all that Hydra checks is checked for each of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from experiments import secrets, sweep
+from experiments import precedence, secrets, sweep
 from experiments.comparison.spec import Modes
 from experiments.errors import ConfigError
 from experiments.schema import Cells
@@ -49,10 +49,17 @@ def expand(config: DictConfig) -> list[DictConfig]:
     if not listed:
         return [config]
     job = HydraConfig.get()
-    name, given = str(job.job.config_name), job.overrides.task
-    first, *others = listed
-    cells = [composed(name, without(given, cell), cell, dropped=AXES) for cell in others]
-    return [composed(name, without(given, first), first), *cells]
+    name = str(job.job.config_name)
+    (given, first), *others = pairs(config, job.overrides.task, listed)
+    return [composed(name, given, first), *(composed(name, base, cell, dropped=AXES) for base, cell in others)]
+
+
+def pairs(
+    config: DictConfig, given: Sequence[str], listed: Sequence[Sequence[str]]
+) -> list[tuple[list[str], list[str]]]:
+    """What the command line says of each cell, and the cell's own overrides. Raises ConfigError."""
+    own = config.mode in ("ab", "campaign") or precedence.lists_cells(given)
+    return (precedence.arms if own else precedence.settled)(given, listed)
 
 
 def override_lists(config: DictConfig) -> list[Sequence[str]]:
@@ -70,12 +77,6 @@ def axes(config: DictConfig) -> list[sweep.Axis]:
     """Of `cells` and `sweep`. Raises ConfigError."""
     lists = {kind: OmegaConf.to_container(config.sweep[kind], resolve=True) for kind in ("grid", "zip")}
     return sweep.axes(config.cells, sweep.SweepSpec(**cast("Any", lists)))
-
-
-def without(base: Sequence[str], cell: Sequence[str]) -> list[str]:
-    """The command line's overrides but for those whose key the cell has too."""
-    taken = {override.partition("=")[0] for override in cell}
-    return [override for override in base if override.partition("=")[0] not in taken]
 
 
 def convert(config: DictConfig) -> Composed:

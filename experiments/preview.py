@@ -22,7 +22,7 @@ from experiments.gpu import gpus
 from experiments.lock import is_free, lock_file
 from experiments.machine import available_cores, load_average, split_cores
 from experiments.ports import free_port, reached
-from experiments.store import open_shelf
+from experiments.store import look
 from gates.verdict import CONFIGURATION, INVALID, OK
 
 if TYPE_CHECKING:
@@ -35,7 +35,9 @@ MIN_FREE_DISK_GIB = 1.0
 MEMORY_FACTOR = 3.0
 """Free memory wanted per byte of checkpoint: weights in fp32, and the load itself."""
 
-Check = tuple[str, bool, str]
+WORDS = {True: "ok", False: "MISSING", None: "unknown"}
+Check = tuple[str, bool | None, str]
+"""None: this machine cannot say, and the run is not refused for it."""
 
 
 def dry_run(plans: Sequence[Plan]) -> int:
@@ -70,9 +72,9 @@ def preflight(plans: Sequence[Plan]) -> int:
     """Print a line per check, then what the audit found; the code of the worst that keeps the plans from running."""
     checks = [check for plan in plans for check in machine_checks(plan)]
     for name, good, detail in checks:
-        print(f"{'ok' if good else 'MISSING':8}{name:16}{detail}")
+        print(f"{WORDS[good]:8}{name:16}{detail}")
     print(*report.table(plans), sep="\n")
-    code = OK if all(good for _, good, _ in checks) else INVALID
+    code = INVALID if any(good is False for _, good, _ in checks) else OK
     if any(map(report.refused, plans)):
         code = CONFIGURATION
     seen = {"preflight": {name: good for name, good, _ in checks}, "findings": report.entries(plans)}
@@ -92,14 +94,21 @@ def machine_checks(plan: Plan) -> Iterator[Check]:
     one_minute = load_average()[0]
     yield "load", one_minute < len(available_cores()), f"load average {one_minute:.2f}"
     if first.cell.spec.engine.device != "cpu":
-        found = gpus()
-        yield "gpu", bool(found), ", ".join(gpu["name"] for gpu in found) or "nvidia-smi reports none"
+        yield _gpu(first.cell.spec.engine.gpu)
     yield _tracking(plan)
+
+
+def _gpu(declared: str | None) -> Check:
+    names = ", ".join(gpu["name"] for gpu in gpus())
+    found = names or "nvidia-smi reports none"
+    if declared:
+        return "gpu", None, f"engine.gpu={declared} is another machine's and taken for granted; here {found}"
+    return "gpu", bool(names), found
 
 
 def _memory(item: Prepared) -> Check:
     if not Path(item.cell.spec.model.path).is_dir():
-        return "memory", True, f"not known: {item.cell.spec.model.path} is not on this machine's disk"
+        return "memory", None, f"{item.cell.spec.model.path} is not on this machine's disk"
     size = sum(file.stat().st_size for file in Path(item.cell.spec.model.path).glob("*.safetensors"))
     available = psutil.virtual_memory().available
     detail = f"{available / 2**30:.1f} GiB available for a checkpoint of {size / 2**30:.2f} GiB"
@@ -116,7 +125,6 @@ def _tracking(plan: Plan) -> Check:
     if not tracking.enabled:
         return "tracking", True, "switched off"
     try:
-        open_shelf(Path(plan.study.output_dir), plan.study.study, tracking.uri)
+        return "tracking", True, look(Path(plan.study.output_dir), tracking.uri)
     except ConfigError as error:
         return "tracking", False, str(error)
-    return "tracking", True, tracking.uri or "SQLite in output_dir"

@@ -20,6 +20,8 @@ from experiments.filing import Shelf, writing
 from experiments.record import now
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from mlflow.tracking import MlflowClient
 
 DATABASE = "mlflow.db"
@@ -35,24 +37,49 @@ MANNERS = {
 
 def open_shelf(directory: Path, study: str, uri: str | None) -> Shelf:
     """The runs of `study`; `uri` None: SQLite in `directory`. Raises ConfigError for a store that takes no writing."""
+    uri, database = place(directory, uri)
+    with opening(uri), writing(directory):
+        from mlflow.tracking import MlflowClient  # noqa: PLC0415 - seconds of imports, only where tracking is on
+
+        if database and not database.exists():
+            create(database)
+        client = MlflowClient(uri)
+        return Shelf(client, experiment(client, study, database), directory / study)
+
+
+def look(directory: Path, uri: str | None) -> str:
+    """What `open_shelf` would find or make, in words; nothing is made. Raises ConfigError as it would."""
+    uri, database = place(directory, uri)
+    with opening(uri):
+        if database and not os.access(database if database.exists() else database.parent, os.W_OK):
+            raise PermissionError(f"{database} is not writable")
+        if database and not database.exists():
+            return f"{uri}, which the first run makes"
+        from mlflow.tracking import MlflowClient  # noqa: PLC0415 - as above
+
+        MlflowClient(uri).search_experiments(max_results=1)
+    return uri
+
+
+def place(directory: Path, uri: str | None) -> tuple[str, Path | None]:
+    """The store's address, and its file where it is one."""
+    uri = uri or f"{SQLITE}{directory.absolute() / DATABASE}"
+    return uri, Path(uri.removeprefix(SQLITE)).absolute() if uri.startswith(SQLITE) else None
+
+
+@contextlib.contextmanager
+def opening(uri: str) -> Iterator[None]:
+    """With MLflow's manners; whatever it raises about a store becomes a ConfigError."""
     for name, value in MANNERS.items():
         os.environ.setdefault(name, value)
-    from alembic.util import CommandError  # noqa: PLC0415 - seconds of imports, only where tracking is on
-    from mlflow.exceptions import MlflowException  # noqa: PLC0415
-    from mlflow.tracking import MlflowClient  # noqa: PLC0415
-    from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415
+    from alembic.util import CommandError  # noqa: PLC0415 - as above
+    from mlflow.exceptions import MlflowException  # noqa: PLC0415 - as above
+    from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415 - as above
 
-    uri = uri or f"{SQLITE}{directory.absolute() / DATABASE}"
-    database = Path(uri.removeprefix(SQLITE)).absolute() if uri.startswith(SQLITE) else None
     try:
-        with writing(directory):
-            if database and not database.exists():
-                create(database)
-            client = MlflowClient(uri)
-            shelf = Shelf(client, experiment(client, study, database), directory / study)
+        yield
     except (CommandError, MlflowException, SQLAlchemyError, OSError, StorageError, ImportError) as error:
         raise ConfigError("tracking.uri", f"{uri} cannot be opened for writing: {error}") from error
-    return shelf
 
 
 def create(database: Path) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from experiments import environment
 from experiments.audit import hardware
 from experiments.audit.finding import Finding, worst_first
-from experiments.audit.installed import TESTED, installed
+from experiments.audit.installed import TESTED, installed, own
 from experiments.audit.launch import Launch, written_flags
 from experiments.audit.model import model
 from experiments.audit.rules import RULES
@@ -28,7 +28,8 @@ MODEL, DRAFT = "--model-path", "--speculative-draft-model-path"
 
 def launch_of(command: Command, gpu: str | None) -> Launch:
     """All that the rules look at, read from this machine. Raises ConfigError for a GPU that nobody knows."""
-    bare = Launch(written=written_flags(command.argv), env=command.env, installed=installed(command))
+    theirs, written = installed(command), written_flags(command.argv)
+    bare = Launch(written=written, env=command.env, installed=theirs or own(), borrowed=theirs is None)
     seen = hardware.declared(gpu) if gpu else hardware.seen(environment.capture()["gpus"])
     return replace(
         bare,
@@ -45,11 +46,13 @@ def audit(launch: Launch) -> tuple[Finding, ...]:
 
 
 def installation(launch: Launch) -> Iterator[Finding]:
-    if launch.installed is None:
+    if launch.installed is None or launch.borrowed:
+        looked = f"in {launch.installed.version}, this program's own" if launch.installed else "nowhere"
         reason = (
-            "no SGLang that can be read is where the command would start it: flags and variables were not looked up"
+            "no SGLang that can be read is where the command would start it; "
+            f"flags and variables were looked up {looked}"
         )
-        remedy = "pip install sglang in the environment of engine.command"
+        remedy = "pip install sglang in the environment of engine.command, or activate the environment that has it"
         yield Finding("sglang-missing", "error", "engine.command", reason, "the command's interpreter", remedy)
     elif launch.installed.version != TESTED:
         reason = (

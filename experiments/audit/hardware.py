@@ -87,6 +87,10 @@ def seen(rows: Sequence[Mapping[str, str]]) -> Gpus | None:
 
 
 def _kind(name: str) -> str | None:
-    """The longest entry that is in `name` as a word of its own."""
-    found = [kind for kind in KINDS if re.search(rf"(?<![A-Z0-9]){re.escape(kind)}(?![0-9])", name, re.IGNORECASE)]
-    return max(found, key=len, default=None)
+    """The longest entry that is in `name` as a word of its own, blanks or not."""
+    return max((kind for kind in KINDS if _word(kind).search(name)), key=len, default=None)
+
+
+def _word(kind: str) -> re.Pattern[str]:
+    spelling = "[ -]?".join(map(re.escape, kind.split()))
+    return re.compile(rf"(?<![A-Z0-9]){spelling}(?![0-9])", re.IGNORECASE)

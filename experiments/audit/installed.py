@@ -1,7 +1,7 @@
 """The SGLang that a launch would start: where it lies, its version, and what it knows; never imported.
 
 The surprise: it need not be this program's own. `engine.command` may name another interpreter, with another SGLang, and
-the audit is of that one; asking it where its package lies is the only thing that ever runs there.
+the audit is of that one, unless it has none; asking it where its package lies is the only thing that ever runs there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from experiments.audit import declared_flags, declared_variables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from experiments.audit.declared_flags import Flag
     from experiments.audit.declared_variables import Variable
@@ -74,7 +74,15 @@ class Installed:
 
 def installed(command: Command) -> Installed | None:
     """What `command` would start; None where there is no SGLang, or one whose flags are not where they used to be."""
-    location = locate(command)
+    return _read(locate(command))
+
+
+def own() -> Installed | None:
+    """That of this Python, likewise."""
+    return _read(_package(_own()))
+
+
+def _read(location: Path | None) -> Installed | None:
     found = read(location, version(location)) if location else None
     return found if found and ALWAYS in found.flags else None
 
@@ -85,8 +93,11 @@ def locate(command: Command) -> Path | None:
     python = shutil.which(named)
     if python is None:
         return None
-    own = Path(python).parent == Path(sys.executable).parent
-    places = _own() if own else _asked(python, command.full_env().get("PYTHONPATH", ""))
+    ours = Path(python).parent == Path(sys.executable).parent
+    return _package(_own() if ours else _asked(python, command.full_env().get("PYTHONPATH", "")))
+
+
+def _package(places: Sequence[str]) -> Path | None:
     return next((Path(place) for place in places if (Path(place) / ENVIRONMENT).is_file()), None)
 
 

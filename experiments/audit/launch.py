@@ -33,6 +33,8 @@ class Launch:
     written: tuple[Written, ...]
     env: Mapping[str, str]
     installed: Installed | None = None
+    borrowed: bool = False
+    """The command's interpreter has no SGLang; `installed` is this program's."""
     gpus: Gpus | None = None
     target: Model | None = None
     draft: Model | None = None

@@ -74,8 +74,8 @@ class Connection:
 
 
 def head(text: str) -> str:
-    """Masked before it is cut, or half a secret would be none that anybody knows."""
-    return secrets.masked(text)[:BODY_HEAD]
+    """On one line; masked before it is cut, or half a secret would be none that anybody knows."""
+    return "a web page" if text.lstrip().startswith("<") else " ".join(secrets.masked(text).split())[:BODY_HEAD]
 
 
 def events(lines: Iterator[str], call: str) -> Iterator[dict[str, Any]]:

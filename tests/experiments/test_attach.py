@@ -121,6 +121,7 @@ def test_urls_are_an_axis_with_gates_and_the_baseline_is_asked_again(plain: str,
     assert shown.code == 0, shown.out + shown.err
     baseline, candidate = shown.record(0), shown.record(1)
     assert baseline["verdict"] == "baseline"
+    assert "HTTP Request" not in shown.err, "every call of every client"
     assert candidate["change"]["class"] == "speculation"
     assert candidate["gates"]["lossless"]["status"] == "pass"
     assert candidate["gates"]["lossless"]["required"]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from experiments.clients.connection import events
+from experiments.clients.connection import events, head
 from experiments.clients.generate import GenerateClient, ProtocolError, generation
 from experiments.server import Server
 from tests.fakes import language
@@ -90,6 +90,11 @@ def test_refusals_name_call_status_and_body(client: GenerateClient) -> None:
     refusal = r'POST /flush_cache\?timeout=60: HTTP 404: \{"error": "not found"\}'
     with GenerateClient(client.base_url + "/nowhere") as lost, pytest.raises(ProtocolError, match=refusal):
         lost.flush_cache()
+
+
+def test_a_body_is_shown_on_one_line_and_a_web_page_not_at_all() -> None:
+    assert head('{"error":\n  "not found"}') == '{"error": "not found"}'
+    assert head("\n<!doctype html>\n<html>...") == "a web page"
 
 
 def test_an_error_inside_a_stream_is_raised() -> None:

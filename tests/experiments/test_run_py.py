@@ -170,6 +170,14 @@ def test_hydra_s_whole_stack_trace_does_not_change_the_code(
     assert "Traceback" in shown.err
 
 
+def test_a_python_without_the_environment_is_told_how_to_get_it(tmp_path: Path) -> None:
+    command = [sys.executable, "-S", str(ROOT / "run.py"), "dry_run=true"]
+    bare = {**os.environ, "PYTHONPATH": ""}
+    done = subprocess.run(command, env=bare, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    told = "No module named 'hydra': `make install` once, and `. .venv/bin/activate` in every new shell\n"
+    assert (done.returncode, done.stderr, done.stdout) == (2, told, "")
+
+
 def test_a_fault_of_the_program_does_not_end_with_the_code_of_a_reject(tmp_path: Path) -> None:
     """Python's own code for an exception is 1."""
     (tmp_path / "sglang.py").touch()  # no package, which nobody foresaw
@@ -222,7 +230,24 @@ def test_a_declaration_without_a_reason_is_a_configuration_error(run_py: Callabl
 
 
 def test_preflight_reports_the_machine_and_starts_nothing(run_py: Callable[..., Run], tmp_path: Path) -> None:
-    shown = run_py("preflight=true")
+    shown = run_py("preflight=true", "tracking=mlflow")
     assert shown.line["preflight"]["lock"] is True
     assert json.dumps(shown.line["preflight"]).count("true") >= 4
-    assert list((tmp_path / "out").rglob("record.json")) == []
+    assert "mlflow.db, which the first run makes" in shown.out
+    assert shown.err == ""
+    assert [*(tmp_path / "out").rglob("record.json"), *(tmp_path / "out").rglob("*.db")] == []
+
+
+def test_preflight_does_not_ask_this_machine_for_a_gpu_that_is_declared(run_py: Callable[..., Run]) -> None:
+    declared = ("engine=sglang", "engine.gpu=4xB200", "model=ling_3_flash", "model.path=org/name", "speculation=none")
+    shown = run_py("preflight=true", *declared)
+    assert (shown.line["preflight"]["gpu"], shown.line["preflight"]["memory"]) == (None, None), shown.err
+    assert "unknown gpu             engine.gpu=4xB200 is another machine's" in shown.out
+    bare = run_py("preflight=true", *(one for one in declared if "gpu" not in one))
+    assert "engine.gpu" not in bare.out
+
+
+def test_preflight_opens_a_store_that_is_there_and_names_one_that_cannot_be(run_py: Callable[..., Run]) -> None:
+    shown = run_py("preflight=true", "tracking=mlflow", "tracking.uri=sqlite:////proc/nowhere/mlflow.db")
+    assert (shown.code, shown.line["preflight"]["tracking"]) == (3, False)
+    assert "tracking.uri: sqlite:////proc/nowhere/mlflow.db cannot be opened" in shown.out

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from experiments.comparison.spec import CampaignSpec, Entry
-from experiments.composition import build, refuse_unknown, without
+from experiments.composition import build, refuse_unknown
 from experiments.errors import ConfigError
 from experiments.schema import Cells, schema_of
 from experiments.spec import CellSpec, ChangeSpec, StudySpec, TaskSpec
@@ -80,7 +80,3 @@ def test_a_key_forced_in_with_a_plus_is_refused_if_nobody_reads_it() -> None:
         refuse_unknown({"kernel": {"lm_head": "bf16"}}, StudySpec, CellSpec)
     with pytest.raises(ConfigError, match=r"tracking\.retries: no such key; allowed: enabled, uri"):
         build(StudySpec, {"study": "s", "output_dir": "outputs", "tracking": {"retries": 3}})
-
-
-def test_a_cell_s_override_replaces_the_command_line_s() -> None:
-    assert without(["speculation=nextn", "a=1"], ["speculation=none", "b=2"]) == ["a=1"]

@@ -158,7 +158,14 @@ def test_a_file_system_without_locks_is_refused_before_anything_starts(
 
 
 def test_retry_may_be_spelled_as_elsewhere() -> None:
-    assert spelled(["-m", "--retry", "invalid", "a=1"]) == ["-m", "resume=true", "retry=invalid", "a=1"]
+    assert spelled(["-m", "--retry", "invalid", "a=1"]) == ["resume=true", "retry=invalid", "a=1", "-m"]
     assert spelled(["a=1", "b=2", "-m", "--retry=none"]) == ["resume=true", "retry=none", "a=1", "b=2", "-m"]
-    assert spelled(["--cfg", "job", "--retry"]) == ["--cfg", "job", "resume=true", "retry="], "is refused by name"
+    assert spelled(["--cfg", "job", "--retry"]) == ["resume=true", "retry=", "--cfg", "job"], "is refused by name"
     assert spelled(["a=1", "-m"]) == ["a=1", "-m"]
+
+
+def test_overrides_may_stand_anywhere() -> None:
+    """Hydra takes them in one row, and a value of an option is none of them."""
+    assert spelled(["a=1", "-m", "+b=2", "--info", "~c"]) == ["a=1", "+b=2", "~c", "-m", "--info"]
+    assert spelled(["--config-dir", "x=y", "a=1", "--cfg=job"]) == ["a=1", "--config-dir", "x=y", "--cfg=job"]
+    assert spelled(["a=1", "--config-name"]) == ["a=1", "--config-name"]

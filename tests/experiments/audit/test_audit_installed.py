@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from experiments.audit import declared_flags, declared_variables
-from experiments.audit.audit import audit
+from experiments.audit.audit import audit, launch_of
 from experiments.audit.installed import TESTED, Installed, installed, locate, read, version
 from experiments.audit.rules.communication import TURNED_OFF
 from experiments.command import Command
@@ -160,6 +160,21 @@ def test_an_interpreter_that_is_not_there_or_has_no_sglang_has_none(tmp_path: Pa
     python.write_text("#!/bin/sh\necho '[]'\n")
     python.chmod(0o755)
     assert installed(Command((str(python),))) is None
+
+
+def test_without_an_sglang_of_its_own_a_command_is_held_against_this_program_s(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where `python3` is the system's, for nobody has activated the environment."""
+    command = Command((str(tmp_path / "bin/python3"), "-m", "sglang.launch_server", "--plian", "1"))
+    (tree / "srt/server_args.py").write_text(f'{CALLS}parser.add_argument("--model-path")')
+    monkeypatch.setattr("experiments.audit.installed._own", lambda: [str(tree)])
+    found = {one.code: one for one in audit(launch_of(command, "B200"))}
+    assert "in 0.9.1, this program's own" in found["sglang-missing"].reason
+    assert found["flag-unknown"].source.startswith("sglang 0.9.1")
+    monkeypatch.setattr("experiments.audit.installed._own", list)
+    (only,) = audit(launch_of(command, "B200"))
+    assert "were looked up nowhere" in only.reason
 
 
 @pytest.fixture(scope="module")

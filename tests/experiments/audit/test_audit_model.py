@@ -93,7 +93,10 @@ def test_a_target_with_a_draft_in_it_needs_no_path(found: Callable[..., list[Fin
 
 @pytest.mark.parametrize(
     ("text", "count", "capability"),
-    [("B200", None, 10), ("4 x B200", 4, 10), ("8xH200", 8, 9), ("NVIDIA GeForce RTX 5090", None, 12)],
+    [
+        *[("B200", None, 10), ("4 x B200", 4, 10), ("8xH200", 8, 9), ("NVIDIA GeForce RTX 5090", None, 12)],
+        *[("4 x RTX4090", 4, 8), ("RTX-5090", None, 12), ("2xRTXPRO6000", 2, 12)],
+    ],
 )
 def test_a_declaration_names_a_gpu_and_how_many(text: str, count: int | None, capability: int) -> None:
     gpus = hardware.declared(text)

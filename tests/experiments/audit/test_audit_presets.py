@@ -17,8 +17,9 @@ from experiments.audit import cells
 from experiments.audit.installed import TESTED, installed
 from experiments.checks import checked
 from experiments.command import Command
-from experiments.composition import convert, override_lists, without
+from experiments.composition import convert, override_lists
 from experiments.plan import label
+from experiments.precedence import without
 from tests.experiments.driver import ROOT
 
 if TYPE_CHECKING:

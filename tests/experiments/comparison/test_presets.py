@@ -10,8 +10,9 @@ from hydra import compose, initialize_config_dir
 from experiments import schema
 from experiments.child import ROOT
 from experiments.comparison.course import prepare
-from experiments.composition import convert, override_lists, without
+from experiments.composition import convert, override_lists
 from experiments.engines.registry import engine_of
+from experiments.precedence import without
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

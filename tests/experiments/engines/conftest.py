@@ -10,7 +10,7 @@ from hydra import compose, initialize_config_dir
 
 from experiments import schema
 from experiments.child import ROOT
-from experiments.composition import convert, override_lists, without
+from experiments.composition import convert, override_lists, pairs
 from experiments.spec import (
     CellSpec,
     EngineSpec,
@@ -62,7 +62,8 @@ def preset() -> Iterator[Callable[..., list[CellSpec]]]:
 
         def cells(name: str, *overrides: str) -> list[CellSpec]:
             given = [f"experiment={name}", *overrides]
-            listed = override_lists(compose("config", given)) or [[]]
-            return [convert(compose("config", [*without(given, one), *one])).cell for one in listed]
+            config = compose("config", given)
+            listed = pairs(config, given, override_lists(config) or [[]])
+            return [convert(compose("config", [*base, *own])).cell for base, own in listed]
 
         yield cells

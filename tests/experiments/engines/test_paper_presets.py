@@ -17,6 +17,8 @@ from experiments.engines.sglang_lines import client
 from experiments.workloads import Data
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from experiments.spec import CellSpec
 
 NEXTN = """
@@ -103,3 +105,9 @@ def test_lines_can_be_pasted(preset: Preset) -> None:
     command = engine_of(cell).command(cell, port=1, served_name="n")
     assert shlex.split(command.shell())[0] == "env"
     assert shlex.split(command.shell())[-len(command.argv) :] == [*command.argv]
+
+
+def test_a_flag_that_a_cell_adds_can_be_changed(preset: Callable[..., list[CellSpec]]) -> None:
+    plain, blocks = preset("paper_dspark_corrected", "engine.flags.linear-replayssm-cache-len=64")
+    assert blocks.engine.flags["linear-replayssm-cache-len"] == "64"
+    assert "linear-replayssm-cache-len" not in plain.engine.flags
