@@ -59,9 +59,8 @@ def main() -> int:
 def run() -> int:
     try:
         hydra_output.shown(compose)
-    except (
-        SystemExit
-    ) as stop:  # Hydra's own way out: --help, or an error that it has explained; with a cause it is ours
+    except SystemExit as stop:
+        # Hydra's own way out: --help, or an error that it has explained; with a cause it is ours
         return refuse(stop.__cause__ or stop.__context__) if stop.code else 0
     except (HydraException, OmegaConfBaseException) as error:  # as they come under HYDRA_FULL_ERROR=1
         traceback.print_exc()

@@ -85,10 +85,10 @@ def test_a_secret_is_found_where_it_stands(value: object, secret: str) -> None:
 def test_an_environment_is_searched_by_name_and_by_url(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WHATEVER", "planted-3")
     secrets.learn_environment(
-        {"HF_TOKEN": "planted-1", "HTTPS_PROXY": "http://me:planted-2@proxy:1", "HOME": "/root/x"}
+        {"HF_TOKEN": "planted-1", "HTTPS_PROXY": "http://me:planted-2@proxy:1", "HOME": "/home/x"}
     )
     secrets.learn({"engine": {"api_key_env": "WHATEVER"}})
-    assert secrets.masked("planted-1 planted-2 planted-3 /root/x WHATEVER") == "*** *** *** /root/x WHATEVER"
+    assert secrets.masked("planted-1 planted-2 planted-3 /home/x WHATEVER") == "*** *** *** /home/x WHATEVER"
 
 
 @pytest.mark.parametrize(
