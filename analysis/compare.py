@@ -22,7 +22,13 @@ def compare(records: pd.DataFrame) -> pd.DataFrame:
     named = figures.set_index(pd.MultiIndex.from_frame(ordered[["study", "name"]]))
     reference = named.reindex(pd.MultiIndex.from_frame(ordered[["study", "baseline"]])).reset_index(drop=True)
     ratios = {ratio: figures[figure] / reference[figure] for ratio, figure in RATIOS.items()}
-    return ordered.astype({"questions": "Int64"}).assign(**ratios)
+    return ordered.astype({"questions": "Int64"}).assign(**ratios, tpot_of_step=tpot_of_step(ordered))
+
+
+def tpot_of_step(cells: pd.DataFrame) -> pd.Series[float]:
+    """The client's mean TPOT over the server's step time per token: 1 where nothing outside the step costs time."""
+    tpot, accept, step = (cells[key].astype(float) for key in ("mean_tpot_ms", "accept_length", "server_step_ms"))
+    return tpot * accept / step
 
 
 def in_order(records: pd.DataFrame) -> pd.DataFrame:

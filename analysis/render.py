@@ -62,15 +62,35 @@ def to_table(comparison: pd.DataFrame, console: Console) -> None:
     """One table a study; reasons stand below, where they have room."""
     for study, cells in comparison.groupby("study", sort=False):
         table = Table(title=str(study), title_justify="left")
+        entries = rows(cells)
         for heading in COLUMNS:
             table.add_column(heading, justify="left" if heading in LEFT else "right", overflow="fold")
-        entries = rows(cells)
         for entry in entries:
             table.add_row(*(show(entry) for show in COLUMNS.values()))
         console.print(table)
+        for entry in filter(timed_by_step, entries):
+            console.print(f"{entry['name']}: {step_account(entry)}", highlight=False, markup=False)
         for entry in entries:
             if entry["reason"]:
                 console.print(f"{entry['name']}: {entry['reason']}", highlight=False, markup=False)
+
+
+def timed_by_step(entry: Entry) -> bool:
+    """Its server's host runs ahead of its device, or its acceptance was simulated to time a step."""
+    told = entry["accept_source"] == "simulated" or not pd.isna(entry["slack_ms"])
+    return told and not pd.isna(entry["tpot_of_step"])
+
+
+def step_account(entry: Entry) -> str:
+    """What the client sees of a step against what the server says that it took, and what the host had to spare."""
+    note = " (simulated)" * (entry["accept_source"] == "simulated")
+    text = (
+        f"mean TPOT {entry['mean_tpot_ms']:.3f} ms = {entry['tpot_of_step']:.3f} x the server's step of "
+        f"{entry['server_step_ms']:.3f} ms / accept length {entry['accept_length']:.2f}{note}"
+    )
+    if pd.isna(entry["slack_ms"]):
+        return text
+    return f"{text}; host's slack {entry['slack_ms']:.3f} ms a step, device dry in {entry['dry_share']:.1%} of steps"
 
 
 def to_csv(comparison: pd.DataFrame) -> str:

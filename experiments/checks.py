@@ -63,6 +63,8 @@ def _refuse_foreign(cell: CellSpec, engine: Engine) -> None:
         if key not in engine.keys and getattr(cell.engine, key) != getattr(default, key):
             allowed = ", ".join(engine.keys) or "none of these keys"
             raise ConfigError(f"engine.{key}", f"engine={engine.name} has no use for it; allowed: {allowed}")
+    if cell.model.weights == "drawn" and not engine.draws:
+        raise ConfigError("model.weights", f"engine={engine.name} draws none by this key; allowed: checkpoint")
 
 
 def _check_host(cell: CellSpec) -> None:

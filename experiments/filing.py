@@ -41,6 +41,8 @@ METRICS = {
     "tpot/median_ms": "median_tpot_ms",
     "step/derived_ms": "step_ms",
     "step/server_ms": "server_step_ms",
+    "step/slack_ms": "slack_ms",
+    "step/dry_share": "dry_share",
     "spec/accept_length": "accept_length",
     "spec/accept_length_request_mean": "accept_length_request_mean",
     "spec/verified_rows_per_step": "verified_rows_per_step",

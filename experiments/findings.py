@@ -71,7 +71,8 @@ def derive(spec: CellSpec, load: Load) -> Metrics:
         peak_tok_s=load.result.summary["max_output_tokens_per_s"],
         server_step_ms=1e3 * steps["total_s"] / steps["count"] if steps.get("count") else None,
     )
-    metrics = replace(metrics, **counts(load.info.get("speculation") or {}), **peak_band(load))
+    said = counts(load.info.get("speculation") or {}) | slack(load.info.get("decode") or {})
+    metrics = replace(metrics, **said, **peak_band(load))
     if metrics.output_tokens != load.result.summary["total_output_tokens"]:
         counted = load.result.summary["total_output_tokens"]
         raise MeasurementError(f"the client counted {counted} output tokens, its requests have {metrics.output_tokens}")
@@ -92,6 +93,14 @@ def counts(section: dict[str, Any]) -> dict[str, Any]:
         "committed_per_step": section["committed_tokens"] / section["verify_requests"],
         "accept_by_position": tuple(section["accept_by_position"]),
     }
+
+
+def slack(decode: dict[str, Any]) -> dict[str, Any]:
+    """Where the server's host runs ahead of its device."""
+    seen = decode.get("slack") or {}
+    if not seen.get("count"):
+        return {}
+    return {"slack_ms": 1e3 * seen["total_s"] / seen["count"], "dry_share": seen["dry"] / seen["count"]}
 
 
 def sample(row: RequestRow) -> Sample:

@@ -55,6 +55,10 @@ class Metrics:
     """Rows that the target computed for one request in one step: W, unless verification is scheduled."""
     committed_per_step: float | None = None
     """As the server counts it, tokens behind a stop included."""
+    slack_ms: float | None = None
+    """Mean time that the server's host, running ahead, waited for its device: what its loop has to spare a step."""
+    dry_share: float | None = None
+    """Of its steps, those queued when the device had run out of work."""
     accept_by_position: tuple[float, ...] | None = None
     """Share of steps in which draft k and all before it were accepted."""
 

@@ -75,7 +75,7 @@ def _model_parts(baseline: CellSpec, candidate: CellSpec) -> Iterator[Part]:
     """Another engine counts as another model: nothing about its numerics can be assumed."""
     if baseline.engine.name != candidate.engine.name:
         yield Part("model", f"engine: {baseline.engine.name} -> {candidate.engine.name}")
-    for key in ("name", "path", "tokenizer_path", "revision"):
+    for key in ("name", "path", "tokenizer_path", "revision", "weights"):
         before, after = getattr(baseline.model, key), getattr(candidate.model, key)
         if before != after:
             yield Part("model", f"model.{key}: {before} -> {after}")

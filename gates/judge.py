@@ -74,6 +74,6 @@ def judge(name: str, need: Need, inputs: tuple[Any, ...], compare: Callable[...,
     return compare(*inputs, required=need.required)
 
 
-def switched_off(name: str, need: Need) -> GateResult:
+def switched_off(name: str, need: Need, why: str = "gate=off") -> GateResult:
     """Stays required, so that nothing is kept on the strength of a gate that was switched off."""
-    return GateResult(name=name, status="not_applicable", required=need.required, reason=need.reason or "gate=off")
+    return GateResult(name=name, status="not_applicable", required=need.required, reason=need.reason or why)

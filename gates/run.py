@@ -51,7 +51,8 @@ def apply(
     absent = golden if isinstance(golden, Missing) else NO_BASELINE
     needs = needs_of(spec, change, absent=absent.reason)
     if spec.gate.mode == "off":
-        return tuple(switched_off(name, need) for name, need in needs.items()), CellEvidence(accept=accept, task=task)
+        off = tuple(switched_off(name, need, why_off(accept)) for name, need in needs.items())
+        return off, CellEvidence(accept=accept, task=task)
     if change is None and isinstance(golden, Reference):
         return check.against(
             golden, spec, client, accept=accept, task=task, hardware=lambda: attached.hardware_of(spec)
@@ -67,6 +68,11 @@ def apply(
     forced = forced_tokens(theirs.probe, baseline_client) if needs["lossless"].required else NOT_FORCED
     gates = judge_all(spec, change, arm.stored(baseline or CellEvidence()), theirs, needs, forced)
     return gates, theirs.evidence()
+
+
+def why_off(accept: Accept | None) -> str:
+    """Where acceptance is simulated, tokens are not the target's, and no gate has anything to look at."""
+    return "gate=off: acceptance is simulated" if accept and accept.source == "simulated" else "gate=off"
 
 
 def waits_for_baseline(results: Sequence[GateResult], own: CellEvidence) -> bool:

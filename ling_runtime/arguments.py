@@ -20,6 +20,7 @@ from ling_runtime.config import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ling_runtime.ops.triton_launch import Pdl
     from ling_runtime.speculation.dspark.planner import Scheduler
     from ling_runtime.speculation.dspark.schedule import Mode
 
@@ -70,6 +71,14 @@ class ServerConfig:
     """Without this, greedy steps are replayed on a CUDA device, of Triton's variants; on a CPU all steps are eager."""
     disable_overlap_schedule: bool = False
     """Read each replayed step before the next is queued."""
+    pdl: Pdl | None = None
+    """How replayed kernels overlap (ops/triton_launch.py); None: the mode that was fastest on this kind of card."""
+    engine_core: int | None = None
+    """The engine thread's own core; None: any of the process's."""
+    gc_threshold: tuple[int, ...] | None = None
+    """Of Python's collector, by generation; None: Python's own."""
+    disable_gc_freeze: bool = False
+    """Let collections walk what was there at start."""
     chat_template: str | None = None
     weight_version: str = "default"
     log_level: str = "info"
@@ -101,6 +110,8 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] | None = None
     values = {key: value for key, value in vars(given).items() if value is not None}
     values["without_effect"] = tuple(dict.fromkeys(values.pop("without_effect", ())))
     values["kernel"] = _kernels(values.pop("kernel", ()))
+    if "gc_threshold" in values:
+        values["gc_threshold"] = tuple(values["gc_threshold"])
     values.setdefault("tokenizer_path", values["model_path"])
     values.setdefault("served_model_name", values["model_path"])
     values.setdefault("random_seed", random.SystemRandom().getrandbits(30))
@@ -143,6 +154,10 @@ def _parser() -> _Parser:
     speculative_flags.add_flags(parser)
     add("--disable-cuda-graph", action="store_const", const=True, help="run every step eagerly, on a CUDA device too")
     add("--disable-overlap-schedule", action="store_const", const=True, help="read a step before queuing the next")
+    add("--pdl", choices=("off", "late", "early", "warm", "ahead"), help="default: the fastest known for this card")
+    add("--engine-core", type=int, metavar="N", help="pins the engine thread to one core")
+    add("--gc-threshold", type=int, nargs="+", metavar="N", help="of Python's collector, by generation; 0: never")
+    add("--disable-gc-freeze", action="store_const", const=True, help="let collections walk what was there at start")
     add("--chat-template", metavar="FILE", help="Jinja template instead of the checkpoint's")
     add("--weight-version", metavar="NAME")
     add("--log-level", choices=("debug", "info", "warning", "error"))

@@ -38,7 +38,15 @@ CLIENT_CLOSED_REQUEST = 499
 
 
 class Engine:
-    def __init__(self, executor: Executor, tokenizer: Tokenizer, *, max_running_requests: int) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        tokenizer: Tokenizer,
+        *,
+        max_running_requests: int,
+        at_start: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`at_start` is the first that the engine thread does."""
         self.executor = executor
         self.scheduler = Scheduler(executor, max_running_requests)
         self.failure: BaseException | None = None
@@ -50,7 +58,7 @@ class Engine:
         self._stopping = False
         """Set in the engine thread, when it has settled everything that was asked before."""
         self._loop: asyncio.AbstractEventLoop
-        self._on_failure: Callable[[], None] = lambda: None
+        self._at_start, self._on_failure = at_start, _nothing
         self._at_end: Callable[[], None] = lambda: None
         self._streams: set[Stream] = set()
         self._calls: set[asyncio.Future[Any]] = set()
@@ -106,6 +114,7 @@ class Engine:
 
     def _run(self) -> None:
         try:
+            self._at_start()
             self._steps()
         except BaseException as error:
             log.critical("the engine thread failed", exc_info=error)
@@ -168,6 +177,10 @@ class Engine:
         for future in tuple(self._calls):
             _settle(future, None, Refusal(f"the engine has failed: {error!r}", status=503))
         self._on_failure()
+
+
+def _nothing() -> None:
+    pass
 
 
 def _push(deliveries: Deliveries) -> None:

@@ -7,18 +7,18 @@ time, and nothing answers on it until it can generate.
 
 from __future__ import annotations
 
-import gc
 import json
 import logging
 import signal
 import socket
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import uvicorn
 
-from ling_runtime import speculative_flags
+from ling_runtime import host, speculative_flags
 from ling_runtime.api.app import create_app
 from ling_runtime.api.service import Service
 from ling_runtime.arguments import ServerConfig, parse
@@ -48,6 +48,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         config = parse(arguments)
         logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        host.check(config)
         config = check_model(config)
         tokenizer = load_tokenizer(config)
         with bind(config) as listener:
@@ -85,8 +86,8 @@ def load(config: ServerConfig) -> Executor:
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
     graphs = replayed(config)
-    if config.simulated_accept_length is not None and not graphs:
-        raise ConfigError(f"{speculative_flags.SIMULATED_VARIABLE}: only where steps are CUDA graphs (--device cuda)")
+    if not graphs:
+        refuse_graph_settings(config)
     settings = ExecutorSettings(
         num_steps=config.speculative_num_steps or 0,
         draft=draft_settings(config),
@@ -98,6 +99,7 @@ def load(config: ServerConfig) -> Executor:
         kernels=(device_variants() if graphs else {}) | config.kernel,
         graphs=graphs,
         overlap=graphs and not config.disable_overlap_schedule,
+        pdl=config.pdl,
         simulated_accept_length=config.simulated_accept_length,
         load_format=config.load_format,
     )
@@ -119,6 +121,16 @@ def replayed(config: ServerConfig) -> bool:
     if not usable():
         raise ConfigError("CUDA graphs need Triton and a CUDA device: install it, or give --disable-cuda-graph")
     return True
+
+
+def refuse_graph_settings(config: ServerConfig) -> None:
+    """ConfigError for what would change nothing where every step is eager."""
+    given = {
+        speculative_flags.SIMULATED_VARIABLE: config.simulated_accept_length is not None,
+        "--pdl": config.pdl is not None,
+    }
+    for name in (name for name, present in given.items() if present):
+        raise ConfigError(f"{name}: only where steps are CUDA graphs (--device cuda)")
 
 
 def device_variants() -> dict[str, str]:
@@ -150,17 +162,18 @@ def draft_settings(config: ServerConfig) -> DraftSettings | None:
 
 def load_tokenizer(config: ServerConfig) -> Tokenizer:
     template = None if config.chat_template is None else Path(config.chat_template)
-    return Tokenizer.from_pretrained(Path(config.tokenizer_path), template)
+    tokenizer = Tokenizer.from_pretrained(Path(config.tokenizer_path), template)
+    if config.load_format == "dummy":
+        tokenizer.borrow()
+    return tokenizer
 
 
 def serve(config: ServerConfig, executor: Executor, tokenizer: Tokenizer, listener: socket.socket) -> int:
     """Answer until a signal or the engine's failure; returns the exit code."""
-    engine = Engine(executor, tokenizer, max_running_requests=config.max_running_requests)
+    pinned = partial(host.pin, config.engine_core)
+    engine = Engine(executor, tokenizer, max_running_requests=config.max_running_requests, at_start=pinned)
     server = Server(config, engine, tokenizer)
-    # Everything allocated so far lives as long as the process; without this, each full collection walks all of it (tens
-    # of milliseconds with torch loaded) in the middle of a step.
-    gc.collect()
-    gc.freeze()
+    host.settle(config)
     server.run([listener])
     return 1 if engine.failure is not None else 0
 

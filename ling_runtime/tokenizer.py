@@ -28,6 +28,7 @@ class Tokenizer:
     ) -> None:
         self._backend = backend
         self._bytes: dict[int, bytes] = {}
+        self._lent: int | None = None
         added = backend.get_added_tokens_decoder()
         self.special_ids = frozenset(token for token, content in added.items() if content.special)
         self.longest_token = max(map(len, backend.get_vocab()))
@@ -70,8 +71,16 @@ class Tokenizer:
         """UTF-8 of one token; empty for ids that the vocabulary leaves unused."""
         known = self._bytes.get(token)
         if known is None:
-            known = self._bytes[token] = _unmap(self._backend.id_to_token(token) or "")
+            spelled = self._backend.id_to_token(token % self._lent if self._lent else token)
+            known = self._bytes[token] = _unmap(spelled or "")
         return known
+
+    def borrow(self) -> None:
+        """Ids beyond the vocabulary take the text of those in it, for a model that is larger than its tokenizer.
+
+        Drawn weights need some text and no particular one: a client times a stream by the chunks that have text.
+        """
+        self._lent = self._backend.get_vocab_size()
 
 
 def _byte_alphabet() -> dict[str, int]:

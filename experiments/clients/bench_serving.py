@@ -35,6 +35,8 @@ USAGE = json.dumps({"stream_options": {"include_usage": True, "continuous_usage_
 """What OpenAI's API is asked for beside a stream of text, so that tokens need not be guessed from chunks."""
 KEYS = ("OPENAI_API_KEY", "API_KEY")
 """Names under which SGLang's client looks for a key, in that order."""
+NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
+"""Where it sees a GPU, SGLang's client imports kernels that its light route does not install."""
 PASTED = ("/dev/stdout", "/dev/null", "/dev/stdout")
 
 
@@ -111,7 +113,7 @@ def command(cell: CellSpec, *, url: str, dataset: Path, served_name: str, direct
     trusting = ("--trust-remote-code",) if cell.engine.trust_remote_code else ()
     program = (sys.executable, "-m", "experiments.clients.recorded_serving", *trusting, str(requests), str(go))
     line = arguments(cell, url=url, dataset=dataset, output=output, served_name=served_name)
-    return Command((*program, *line), {**child_env(threads=1), **_no_key(cell)}, _key(cell))
+    return Command((*program, *line), {**child_env(threads=1), **NO_GPU, **_no_key(cell)}, _key(cell))
 
 
 def _key(cell: CellSpec) -> dict[str, str]:

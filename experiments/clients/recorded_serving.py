@@ -8,6 +8,7 @@ surprise: it imports for many seconds, so it is started early and waits for the 
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import hashlib
 import importlib.util
@@ -156,17 +157,26 @@ def is_whole_package() -> bool:
     return any((Path(location) / "srt").is_dir() for location in locations or ())
 
 
-def define_torchvision_schemas() -> object:
-    """SGLang's configs import torchvision, whose registry build wants these two operators; a CPU torch has none."""
+def define_torchvision_schemas() -> object | None:
+    """SGLang's configs import torchvision, whose registry build wants these two operators; a CPU torch has none.
+
+    None where torchvision's own library has them: a second definition would end the process.
+    """
     import torch  # noqa: PLC0415 - the order matters: before torchvision
 
+    spec = importlib.util.find_spec("torchvision")
+    for location in spec.submodule_search_locations or () if spec else ():
+        for file in Path(location).glob("_C*.so"):
+            with contextlib.suppress(OSError):  # a CUDA build beside a CPU torch
+                torch.ops.load_library(str(file))
+                return None
     library = torch.library.Library("torchvision", "DEF")
     for operator in ("nms", "qnms"):
         library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     return library
 
 
-def load_client() -> tuple[Any, object]:
+def load_client() -> tuple[Any, object | None]:
     """SGLang's module, and what must be kept alive as long as it is used."""
     library = define_torchvision_schemas() if is_whole_package() else None
     from sglang.benchmark import serving  # noqa: PLC0415 - only after the schemas

@@ -79,6 +79,8 @@ class Engine(ABC):
     """Speculation that it can be asked for."""
     without: ClassVar[str] = ""
     """Why for no other."""
+    draws: ClassVar[bool] = False
+    """It takes model.weights=drawn."""
     keys: ClassVar[tuple[str, ...]] = ()
     """Of OWN_KEYS those that it has a use for."""
     started: ClassVar[bool] = True

@@ -6,7 +6,13 @@ rows that it verified. What was chosen and never ran is inactive.
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
+
+from experiments.engines.simulation import simulated_accept
+from gates.flags import parse_flags
+from ling_runtime.arguments import ServerConfig
+from ling_runtime.flags import ONLY, SWITCHES, VALUES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -26,12 +32,26 @@ BLOCK = {
 ARTIFACTS = {"sts_path": "sts", "cost_table_path": "cost_table"}
 IN_USE = "in use"
 COUNTED = "counted"
+GRAPHS, EAGER = "graphs", "eager"
+FIELDS = {f"--{one.name.replace('_', '-')}": one.name for one in fields(ServerConfig)}
+IDLE = {*SWITCHES, *VALUES, *ONLY}
+"""Flags that the server takes and does nothing by."""
 
 
 def expected(cell: CellSpec) -> dict[str, Any]:
     """By dotted key, what must be seen."""
     speculation = cell.speculation
     keys: dict[str, Any] = {"speculation.algorithm": speculation.algorithm, "engine.dtype": cell.engine.dtype}
+    keys |= asked_flags(cell)
+    if not cell.engine.command:  # another program may not say
+        keys["engine.num_threads"] = cell.engine.num_threads
+    if cell.model.weights == "drawn":
+        keys["model.weights"] = "drawn"
+    keys |= _host(cell)
+    if cell.engine.device == "cuda":
+        keys |= _path(cell)
+    if length := simulated_accept(cell):
+        keys["speculation.simulated_accept"] = length
     match speculation.algorithm:
         case "nextn":
             keys |= {f"speculation.{key}": getattr(speculation, key) for key in CHAIN}
@@ -50,6 +70,11 @@ def observed(cell: CellSpec, info: Mapping[str, Any]) -> dict[str, Any]:
     keys: dict[str, Any] = {
         "speculation.algorithm": algorithm.lower() if algorithm else "none",
         "engine.dtype": info.get("dtype"),
+        "model.weights": "drawn" if info.get("load_format") == "dummy" else "checkpoint",
+        "speculation.simulated_accept": info.get("simulated_accept_length"),
+        **{name: _flag(info, name, value) for name, value in asked_flags(cell).items()},
+        **_in_force(cell, info.get("host") or {}),
+        **_ran(info.get("decode") or {}),
         **{f"kernels.{operator}": _seen(ran.get(operator)) for operator in sorted(cell.kernels)},
     }
     match cell.speculation.algorithm:
@@ -60,12 +85,90 @@ def observed(cell: CellSpec, info: Mapping[str, Any]) -> dict[str, Any]:
     return {key: keys.get(key) for key in expected(cell)}
 
 
+def asked_flags(cell: CellSpec) -> dict[str, str]:
+    """Those of `engine.flags` and `engine.extra_args` that our server knows, as text; the empty text for a bare one."""
+    own = {f"--{name}": value for name, value in cell.engine.flags.items()}
+    return {
+        name: value
+        for name, value in (own | parse_flags(cell.engine.extra_args)).items()
+        if name in FIELDS or name in IDLE
+    }
+
+
 def fallbacks(speculation: SpeculationSpec, info: Mapping[str, Any]) -> Iterator[str]:
     """Remarks on artifacts that were asked for, do not fit, and were allowed not to."""
     section = info.get("speculation") or {}
     for key, name in ARTIFACTS.items():
         if speculation.allow_fallback and getattr(speculation, key) and not section.get(name):
             yield f"speculation.{key} does not fit and is not in use; the server fell back to its default"
+
+
+def _host(cell: CellSpec) -> dict[str, Any]:
+    """What is in force where a flag of the host was given."""
+    given = asked_flags(cell)
+    keys: dict[str, Any] = {}
+    if core := given.get("--engine-core"):
+        keys["host.engine_cores"] = [int(core)]
+    if threshold := given.get("--gc-threshold"):
+        keys["host.gc_threshold"] = [int(number) for number in threshold.split()]
+    if "--disable-gc-freeze" in given:
+        keys["host.gc_frozen"] = False
+    return keys
+
+
+def _in_force(cell: CellSpec, host: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the collector's thresholds as many as were asked for."""
+    asked = _host(cell)
+    seen = {key: host.get(key.partition(".")[2]) for key in asked}
+    if (threshold := seen.get("host.gc_threshold")) is not None:
+        seen["host.gc_threshold"] = threshold[: len(asked["host.gc_threshold"])]
+    return seen
+
+
+def _path(cell: CellSpec) -> dict[str, Any]:
+    """How a card must have run the decode steps: what was not counted did not happen."""
+    given = asked_flags(cell)
+    if "--disable-cuda-graph" in given:
+        return {"engine.decode": EAGER}
+    switches = {"engine.seq_lens_pin": "--seq-lens-pin" in given, "engine.pdl": given.get("--pdl")}
+    switches = {name: value for name, value in switches.items() if value is not None}
+    if cell.speculation.algorithm == "dspark":  # the server says in its log where it has no graphs for a block
+        return {}
+    return {"engine.decode": GRAPHS, "engine.overlap": "--disable-overlap-schedule" not in given, **switches}
+
+
+def _ran(decode: Mapping[str, Any]) -> dict[str, Any]:
+    """What /server_info counted since the last flush; a path that no step took is none."""
+    path = decode.get("path")
+    if path == GRAPHS and not decode.get("replayed"):
+        path = f"{GRAPHS}, none replayed"
+    switches = {f"engine.{name}": decode.get(name) for name in ("overlap", "seq_lens_pin", "pdl")}
+    return {"engine.decode": path, "engine.num_threads": decode.get("threads"), **switches}
+
+
+def _flag(info: Mapping[str, Any], name: str, asked: str) -> str | None:
+    """As /server_info shows it, spelled as on a command line; a number as it was asked for."""
+    if name in IDLE:
+        return "nothing: ling_runtime takes it without effect"
+    seen = _text(info.get(FIELDS[name]))
+    try:
+        return asked if float(asked) == float(seen or "") else seen
+    except ValueError:
+        return seen
+
+
+def _text(value: Any) -> str | None:
+    match value:
+        case None | False:
+            return None
+        case True:
+            return ""
+        case list() | tuple() as several:
+            return " ".join(map(str, several))
+        case dict() as pairs:
+            return " ".join("=".join(pair) for pair in sorted(pairs.items()))
+        case _:
+            return str(value)
 
 
 def _block(info: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from experiments.audit import hardware
 from experiments.engines.sglang_flags import RAGGED, flags
-from experiments.engines.simulation import check_inherited, simulated_accept
+from experiments.engines.simulation import check_simulation
 from experiments.errors import ConfigError
 from experiments.speculation import HUB_ID
 
@@ -95,16 +95,3 @@ def check_context(cell: CellSpec) -> None:
     wanted = (cell.workload.input_len or 0) + cell.workload.output_len
     if most and wanted > most:
         raise ConfigError("workload", f"input_len + output_len = {wanted} exceeds the context of {most} tokens")
-
-
-def check_simulation(cell: CellSpec) -> None:
-    """Raises ConfigError for what simulated acceptance would make a lie: its tokens are not the target's."""
-    check_inherited(cell)
-    if simulated_accept(cell) is None:
-        return
-    if cell.speculation.algorithm == "none":
-        raise ConfigError("env.SGLANG_SIMULATE_ACC_LEN", "nothing is accepted without speculation; leave it out")
-    if cell.gate.mode != "off":
-        raise ConfigError("gate", "tokens of simulated acceptance are not the target's; allowed: gate=off")
-    if cell.task.name != "none":
-        raise ConfigError("task", "answers of simulated acceptance are not the target's; allowed: task=none")

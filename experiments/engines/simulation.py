@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from experiments.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from experiments.spec import CellSpec
 
 LENGTH = "SGLANG_SIMULATE_ACC_LEN"
@@ -52,3 +54,22 @@ def simulated_accept(cell: CellSpec) -> float | None:
         window = cell.speculation.window
         raise ConfigError(f"env.{LENGTH}", f"{length:g} cannot come out of {window} rows; allowed: 1 to {window}")
     return length
+
+
+def check_simulation(cell: CellSpec) -> None:
+    """Raises ConfigError for what simulated acceptance would make a lie: its tokens are not the target's."""
+    check_inherited(cell)
+    if simulated_accept(cell) is None:
+        return
+    if cell.speculation.algorithm == "none":
+        raise ConfigError(f"env.{LENGTH}", "nothing is accepted without speculation; leave it out")
+    if cell.gate.mode != "off":
+        raise ConfigError("gate", "tokens of simulated acceptance are not the target's; allowed: gate=off")
+    if cell.task.name != "none":
+        raise ConfigError("task", "answers of simulated acceptance are not the target's; allowed: task=none")
+
+
+def remarks(cell: CellSpec) -> Iterator[str]:
+    """For every record of such a cell."""
+    if length := simulated_accept(cell):
+        yield f"acceptance is simulated, {length:g} tokens a step: times mean something, answers and gates nothing"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
-from ling_runtime import speculative_flags
+from ling_runtime import host, speculative_flags
 from ling_runtime.api import prometheus
 from ling_runtime.api.exchange import updates
 from ling_runtime.refusal import Refusal
@@ -138,4 +138,6 @@ def _server_info(service: Service) -> dict[str, Any]:
         "kernels": executor.kernel_report(),
         "speculation": speculative_flags.section(service.config, executor.speculation_report()),
         "steps": window.steps_json(),
+        "decode": executor.decode_report(),
+        "host": host.report(),
     }

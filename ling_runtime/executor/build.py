@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from ling_runtime.ops.triton_launch import Pdl
     from ling_runtime.speculation.interface import Proposer
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
@@ -34,9 +35,9 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch
 @dataclass(frozen=True, kw_only=True)
 class ExecutorSettings:
     """What shapes an executor besides the checkpoint. `num_steps` 0 and no `draft` is no speculation; `context_length`
-    None the model's; `graphs` replays greedy steps, on a CUDA device, where `overlap` reads each step one call late and
-    `seq_lens_pin` waits for lengths before each; `simulated_accept_length` then replaces acceptance. `load_format`
-    "dummy" draws the weights.
+    None the model's; `graphs` replays greedy steps, on a CUDA device, where `overlap` reads each step one call late,
+    `seq_lens_pin` waits for lengths before each, `pdl` names a mode of launch, and `simulated_accept_length` replaces
+    acceptance. `load_format` "dummy" draws the weights.
     """
 
     num_steps: int = 0
@@ -51,6 +52,7 @@ class ExecutorSettings:
     graphs: bool = False
     overlap: bool = False
     seq_lens_pin: bool = False
+    pdl: Pdl | None = None
     simulated_accept_length: float | None = None
     load_format: str = "auto"
 
@@ -104,7 +106,7 @@ def build_executor(config: ModelConfig, tensors: Mapping[str, Tensor], settings:
         assert proposer is None or isinstance(proposer, NextnProposer)
         return GraphExecutor(
             model, caches, proposer, max_context=context, chunk=settings.chunk, overlap=settings.overlap,
-            seq_lens_pin=settings.seq_lens_pin, simulated=settings.simulated_accept_length,
+            seq_lens_pin=settings.seq_lens_pin, pdl_mode=settings.pdl, simulated=settings.simulated_accept_length,
         )  # fmt: skip
     rule = RULES[settings.draft.acceptance if settings.draft else "classic"]
     return StepExecutor(model, caches, proposer, max_context=context, chunk=settings.chunk, rule=rule)

@@ -10,6 +10,7 @@ the host must: what it costs is what this executor saves.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from ling_runtime.executor.graphs import DEVICE_VARIANTS, Recorded, VerifyStep
 from ling_runtime.executor.interface import StepOutput
 from ling_runtime.executor.nextn_graphs import DraftStep, ExtendStep, Seeds
 from ling_runtime.executor.relay import Emitted, Outbox, Relay
+from ling_runtime.executor.slack import Slack
 from ling_runtime.executor.step import Slot, StepExecutor
 from ling_runtime.ops.triton_launch import fastest, pdl
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from ling_runtime.executor.interface import PrefillOutput
     from ling_runtime.memory.caches import Caches
     from ling_runtime.model.ling import Ling
+    from ling_runtime.ops.triton_launch import Pdl
     from ling_runtime.speculation.nextn import NextnProposer
 
 
@@ -44,6 +47,7 @@ class GreedyStep:
         proposer: NextnProposer | None,
         batch: int,
         simulated: float | None,
+        mode: Pdl,
     ) -> None:
         rows = 1 + (proposer.steps if proposer else 0)
         self._verify = VerifyStep(model, caches, relay, batch=batch, rows=rows, simulated=simulated)
@@ -56,6 +60,7 @@ class GreedyStep:
         self._kernels, self._launched = model.kernels, Counter[str]()
         self._outbox, self._sent = Outbox(batch, rows, model.device), Emitted(*self._verify.results, None)
         self._slots: tuple[int, ...] = ()
+        self._mode = mode
 
     def __call__(self, slots: Sequence[int]) -> Emitted:
         """Queue one step of `slots`."""
@@ -63,7 +68,7 @@ class GreedyStep:
             self._slots = tuple(slots)
             self._verify.slots.copy_(torch.tensor(slots))
         before = Counter(self._kernels.calls)
-        with pdl(fastest()):
+        with pdl(self._mode):
             for part in self._before:
                 part.step()
             self._sent.before_overwriting()
@@ -108,6 +113,7 @@ class GraphExecutor(StepExecutor):
         overlap: bool = False,
         seq_lens_pin: bool = False,
         simulated: float | None = None,
+        pdl_mode: Pdl | None = None,
     ) -> None:
         super().__init__(model, caches, proposer, max_context=max_context, chunk=chunk)
         chosen = {str(row["operator"]): row["variant"] for row in model.kernels.report()}
@@ -117,10 +123,12 @@ class GraphExecutor(StepExecutor):
         if simulated is not None and not 1 <= simulated <= self.window:
             raise ConfigError(f"simulated accept length {simulated}: allowed: 1 to {self.window}, the rows of a window")
         self._drafting, self._overlap, self._pinned, self._simulated = proposer, overlap, seq_lens_pin, simulated
+        self._pdl = pdl_mode or fastest()
         longest = max_context + 3 * self.window
         self._relay = Relay(caches.slots + 1, drafts=self.window - 1, longest=longest, device=model.device)
         self._graphs: dict[int, GreedyStep] = {}
         self._flight: Flight | None = None
+        self._slack, self._replayed, self._eager_steps = Slack(), 0, 0
 
     def prefill(self, slot: int) -> PrefillOutput:
         out = super().prefill(slot)
@@ -136,12 +144,34 @@ class GraphExecutor(StepExecutor):
             return self._land() if self._flight else self._eager(slots, requests)
         if self._pinned:
             self._relay.lengths.tolist()
+        behind = self._flight is not None
+        dry = behind and self._idle()
         flight = Flight(tuple(zip(slots, requests, strict=True)), self._step_of(len(slots))(slots))
+        self._replayed += 1
+        begin = time.perf_counter()
         outputs = self._land()
+        if behind:
+            self._slack.note((time.perf_counter() - begin) * 1e3, dry=dry)
         self._flight = flight
         return outputs if self._overlap else self._land()
 
+    def _idle(self) -> bool:
+        """Whether the device has done all that was queued; asking makes nobody wait."""
+        return self._model.device.type != "cuda" or torch.cuda.current_stream().query()
+
+    def decode_report(self) -> dict[str, Any]:
+        """How steps ran since the last reset, and what the host had to spare beside those that were replayed."""
+        switches = {"overlap": self._overlap, "seq_lens_pin": self._pinned, "pdl": self._pdl}
+        counted = {"replayed": self._replayed, "eager": self._eager_steps, "slack": self._slack.report()}
+        return super().decode_report() | {"path": "graphs", **switches, **counted}
+
+    def reset_counters(self) -> None:
+        super().reset_counters()
+        self._replayed = self._eager_steps = 0
+        self._slack = Slack()
+
     def _eager(self, slots: Sequence[int], requests: list[Slot]) -> dict[int, StepOutput]:
+        self._eager_steps += 1
         outputs = super().decode(slots)
         for slot, request in zip(slots, requests, strict=True):
             self._relay.put(slot, length=request.length, token=request.bonus)
@@ -150,7 +180,7 @@ class GraphExecutor(StepExecutor):
     def _step_of(self, batch: int) -> GreedyStep:
         if batch not in self._graphs:
             self._graphs[batch] = GreedyStep(
-                self._model, self._caches, self._relay, self._drafting, batch, self._simulated
+                self._model, self._caches, self._relay, self._drafting, batch, self._simulated, self._pdl
             )
         return self._graphs[batch]
 

@@ -199,3 +199,24 @@ def test_simulated_accept_lengths_say_so(write, capsys):
     simulated["metrics"]["accept_source"] = "simulated"
     main(["compare", str(write(NONE, simulated)), "--width", "170"])
     assert "2.90 simulated" in capsys.readouterr().out
+
+
+def test_what_lies_outside_the_step_is_told_where_a_host_runs_ahead(write, capsys):
+    ahead = record("nextn-3-4", 1.1, accept_length=3.0)
+    ahead["metrics"] |= {"server_step_ms": 3.0, "slack_ms": 2.25, "dry_share": 0.0125}
+    directory = write(NONE, ahead)
+    assert by_name(directory).loc["nextn-3-4", "tpot_of_step"] == pytest.approx(1.1)
+    main(["compare", str(directory), "--width", "170"])
+    said = capsys.readouterr().out
+    assert (
+        "nextn-3-4: mean TPOT 1.100 ms = 1.100 x the server's step of 3.000 ms / accept length 3.00; "
+        "host's slack 2.250 ms a step, device dry in 1.2% of steps" in " ".join(said.split())
+    )
+    assert "none: mean TPOT" not in said, "nothing runs ahead there"
+
+
+def test_a_simulated_step_is_accounted_for_and_says_so(write, capsys):
+    simulated = record("nextn-3-4", 2.6)
+    simulated["metrics"]["accept_source"] = "simulated"
+    main(["compare", str(write(NONE, simulated)), "--width", "170"])
+    assert "= 1.000 x the server's step of 7.540 ms / accept length 2.90 (simulated)" in capsys.readouterr().out

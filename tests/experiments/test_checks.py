@@ -53,7 +53,6 @@ def test_draft_tokens_and_paths_are_completed(
         ("workload", {"dataset_name": "random", "input_len": 8180}, r"exceeds the context of 8192 tokens"),
         ("engine", {"name": "mystery"}, r"engine\.name: 'mystery' is no engine; allowed: ling, sglang"),
         ("engine", {"tp_size": 2}, r"engine\.tp_size: engine=ling has no use for it"),
-        ("engine", {"flags": {"page-size": "64"}}, r"engine\.flags: engine=ling has no use for it"),
         ("engine", {"num_threads": None}, r"engine\.num_threads: null leaves it open; engine=ling needs a number"),
         ("engine", {"context_length": -1}, r"engine\.context_length: -1 is too small; allowed: 1 and more"),
         ("workload", {"num_shots": -1}, r"workload\.num_shots: -1 is too small; allowed: 0 and more"),
@@ -90,11 +89,6 @@ def test_a_directory_that_is_half_a_model(cell: CellSpec, tmp_path: Path, missin
     (path / missing).unlink()
     with pytest.raises(ConfigError, match=message):
         checked(changed(cell, "model", path=str(path)))
-
-
-def test_a_runtime_that_simulates_nothing_says_so(cell: CellSpec) -> None:
-    with pytest.raises(ConfigError, match=r"env\.SGLANG_SIMULATE_ACC_LEN: ling_runtime simulates no acceptance"):
-        checked(replace(cell, env={"SGLANG_SIMULATE_ACC_LEN": "2"}))
 
 
 def test_kernels_are_checked_against_the_registry(cell: CellSpec) -> None:

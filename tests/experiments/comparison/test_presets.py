@@ -40,7 +40,9 @@ def go(composed: Callable[[list[str]], Any], tmp_path: Path) -> Callable[..., Ve
     return run
 
 
-@pytest.mark.parametrize("preset", ["ab", "campaign_miniature", "campaign_gpu", "campaign_sglang"])
+@pytest.mark.parametrize(
+    "preset", ["ab", "campaign_miniature", "campaign_gpu", "campaign_gpu_short", "campaign_sglang"]
+)
 def test_every_change_of_a_preset_is_one_and_says_what_it_should_do(go: Callable[..., Venture], preset: str) -> None:
     venture = go(preset)
     told = [venture.modes.ab] if preset == "ab" else venture.modes.campaign.changes
@@ -72,6 +74,19 @@ def test_sglang_is_started_with_its_own_flags_alone(go: Callable[..., Venture]) 
     assert "--flashinfer-allreduce-fusion-backend auto" in commands["allreduce-fusion"]
     assert "--speculative-dspark-block-size 8 --speculative-num-draft-tokens 9" in commands["block-8"]
     assert "--speculative-num-steps 5" in commands["depth-5"]
+
+
+def test_switches_of_a_card_are_put_on_one_by_one(go: Callable[..., Venture]) -> None:
+    """Each is a flag of its own, so that a campaign can put it on any stack and take it off again."""
+    venture = go("campaign_gpu")
+    lines = {
+        item.cell.name: " ".join(engine_of(item.cell.spec).command(item.cell.spec, port=1, served_name="x").argv)
+        for item in venture.plan.cells
+    }
+    assert all("--device cuda" in line and "--load-format dummy" in line for line in lines.values())
+    assert [name for name, line in lines.items() if "--disable-overlap-schedule" not in line] == ["run-ahead"]
+    assert [name for name, line in lines.items() if "--pdl off" not in line] == ["pdl"]
+    assert [name for name, line in lines.items() if "--engine-core 1" in line] == ["engine-core"]
 
 
 def test_an_empty_list_on_either_side_makes_an_a_a(go: Callable[..., Venture]) -> None:

@@ -45,6 +45,16 @@ def test_bytes_of_tokens_spell_the_text(tokenizer: Tokenizer) -> None:
     assert b"".join(map(tokenizer.token_bytes, tokenizer.encode(text))) == text.encode()
 
 
+def test_ids_beyond_the_vocabulary_borrow_a_text_when_told_to(copy: Path) -> None:
+    tokenizer = Tokenizer.from_pretrained(copy)
+    size = Backend.from_file(str(copy / "tokenizer.json")).get_vocab_size()
+    (token,) = tokenizer.encode("x")
+    assert tokenizer.token_bytes(size + token) == b""
+    lending = Tokenizer.from_pretrained(copy)
+    lending.borrow()
+    assert lending.token_bytes(size + token) == lending.token_bytes(token) == b"x"
+
+
 def test_a_tokenizer_that_is_not_byte_level_is_refused(copy: Path) -> None:
     backend = Backend.from_file(str(copy / "tokenizer.json"))
     backend.decoder = decoders.Metaspace()

@@ -1,0 +1,60 @@
+"""What may hold up the host between two steps, as settings: the engine thread's core, and Python's collector.
+
+On a card the host queues a step while the one before it runs, and has that step's time to spare; a collection or a move
+to another core that takes longer leaves the device without work. The surprise: nothing here is on by itself but the
+freeze at start. Each of these is a change to be measured, and `/server_info` shows what is in force and not what was
+asked for.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from typing import TYPE_CHECKING, Any
+
+from ling_runtime.config import ConfigError
+
+if TYPE_CHECKING:
+    from ling_runtime.arguments import ServerConfig
+
+GENERATIONS = 3
+
+
+def check(config: ServerConfig) -> None:
+    """ConfigError for a core that this process may not use, and for thresholds that Python would not take."""
+    core, allowed = config.engine_core, sorted(os.sched_getaffinity(0))
+    if core is not None and core not in allowed:
+        cores = ", ".join(map(str, allowed))
+        raise ConfigError(f"--engine-core {core}: this process may use {cores} (engine.num_threads cores under run.py)")
+    threshold = config.gc_threshold
+    if threshold and (len(threshold) > GENERATIONS or min(threshold) < 0):
+        given = " ".join(map(str, threshold))
+        raise ConfigError(f"--gc-threshold {given}: allowed: one to {GENERATIONS} numbers from 0 on; 0 first: never")
+
+
+def settle(config: ServerConfig) -> None:
+    """Before the first request: what has been allocated until now lives as long as the process.
+
+    Unfrozen, each full collection walks all of it (tens of milliseconds with torch loaded) in the middle of a step.
+    """
+    gc.collect()
+    if not config.disable_gc_freeze:
+        gc.freeze()
+    if config.gc_threshold:
+        gc.set_threshold(*config.gc_threshold)
+
+
+def pin(core: int | None) -> None:
+    """The calling thread, alone, to one core; others of the process keep theirs."""
+    if core is not None:
+        os.sched_setaffinity(0, {core})
+
+
+def report() -> dict[str, Any]:
+    """In force now; cores are the calling thread's."""
+    return {
+        "engine_cores": sorted(os.sched_getaffinity(0)),
+        "process_cores": sorted(os.sched_getaffinity(os.getpid())),
+        "gc_frozen": gc.get_freeze_count() > 0,
+        "gc_threshold": list(gc.get_threshold()),
+    }
