@@ -84,13 +84,12 @@ def timed_by_step(entry: Entry) -> bool:
 def step_account(entry: Entry) -> str:
     """What the client sees of a step against what the server says that it took, and what the host had to spare."""
     note = " (simulated)" * (entry["accept_source"] == "simulated")
-    text = (
+    told = (
         f"mean TPOT {entry['mean_tpot_ms']:.3f} ms = {entry['tpot_of_step']:.3f} x the server's step of "
         f"{entry['server_step_ms']:.3f} ms / accept length {entry['accept_length']:.2f}{note}"
     )
-    if pd.isna(entry["slack_ms"]):
-        return text
-    return f"{text}; host's slack {entry['slack_ms']:.3f} ms a step, device dry in {entry['dry_share']:.1%} of steps"
+    spare = number("slack_ms", 3, " ms a step")(entry)
+    return f"{told}; host's slack {spare}, device dry in {entry['dry_share']:.1%} of steps" if spare else told
 
 
 def to_csv(comparison: pd.DataFrame) -> str:

@@ -71,7 +71,7 @@ def derive(spec: CellSpec, load: Load) -> Metrics:
         peak_tok_s=load.result.summary["max_output_tokens_per_s"],
         server_step_ms=1e3 * steps["total_s"] / steps["count"] if steps.get("count") else None,
     )
-    said = counts(load.info.get("speculation") or {}) | slack(load.info.get("decode") or {})
+    said = counts(load.info.get("speculation") or {}) | slack(load.info.get("executor") or {})
     metrics = replace(metrics, **said, **peak_band(load))
     if metrics.output_tokens != load.result.summary["total_output_tokens"]:
         counted = load.result.summary["total_output_tokens"]
@@ -95,9 +95,9 @@ def counts(section: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def slack(decode: dict[str, Any]) -> dict[str, Any]:
+def slack(report: dict[str, Any]) -> dict[str, Any]:
     """Where the server's host runs ahead of its device."""
-    seen = decode.get("slack") or {}
+    seen = report.get("slack") or {}
     if not seen.get("count"):
         return {}
     return {"slack_ms": 1e3 * seen["total_s"] / seen["count"], "dry_share": seen["dry"] / seen["count"]}

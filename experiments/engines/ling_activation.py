@@ -74,7 +74,7 @@ def observed(cell: CellSpec, info: Mapping[str, Any]) -> dict[str, Any]:
         "speculation.simulated_accept": info.get("simulated_accept_length"),
         **{name: _flag(info, name, value) for name, value in asked_flags(cell).items()},
         **_in_force(cell, info.get("host") or {}),
-        **_ran(info.get("decode") or {}),
+        **_ran(info.get("executor") or {}),
         **{f"kernels.{operator}": _seen(ran.get(operator)) for operator in sorted(cell.kernels)},
     }
     match cell.speculation.algorithm:

@@ -120,7 +120,10 @@ async def metrics(service: Service) -> Response:
 
 
 def _server_info(service: Service) -> dict[str, Any]:
-    """Resolved arguments under their own names, then what was counted since the last flush."""
+    """Resolved arguments under their own names, then what was counted since the last flush.
+
+    No key may be `decode` or `prefill`: SGLang's client takes those for servers behind a router.
+    """
     scheduler, executor = service.engine.scheduler, service.engine.executor
     window = scheduler.statistics.window
     state: dict[str, object] = {
@@ -138,6 +141,6 @@ def _server_info(service: Service) -> dict[str, Any]:
         "kernels": executor.kernel_report(),
         "speculation": speculative_flags.section(service.config, executor.speculation_report()),
         "steps": window.steps_json(),
-        "decode": executor.decode_report(),
+        "executor": executor.executor_report(),
         "host": host.report(),
     }

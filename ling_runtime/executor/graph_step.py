@@ -159,11 +159,11 @@ class GraphExecutor(StepExecutor):
         """Whether the device has done all that was queued; asking makes nobody wait."""
         return self._model.device.type != "cuda" or torch.cuda.current_stream().query()
 
-    def decode_report(self) -> dict[str, Any]:
+    def executor_report(self) -> dict[str, Any]:
         """How steps ran since the last reset, and what the host had to spare beside those that were replayed."""
         switches = {"overlap": self._overlap, "seq_lens_pin": self._pinned, "pdl": self._pdl}
         counted = {"replayed": self._replayed, "eager": self._eager_steps, "slack": self._slack.report()}
-        return super().decode_report() | {"path": "graphs", **switches, **counted}
+        return super().executor_report() | {"path": "graphs", **switches, **counted}
 
     def reset_counters(self) -> None:
         super().reset_counters()

@@ -121,7 +121,7 @@ class Executor(Protocol):
     def kernel_report(self) -> list[dict[str, Any]]:
         """Rows of `operator`, `variant`, `numerics` and `calls`, counted since the last reset."""
 
-    def decode_report(self) -> dict[str, Any]:
+    def executor_report(self) -> dict[str, Any]:
         """How decode steps run: `path` eager or graphs and torch's `threads`, and what was counted since the reset."""
 
     def speculation_report(self) -> dict[str, Any] | None:

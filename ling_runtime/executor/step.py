@@ -144,7 +144,7 @@ class StepExecutor:
     def kernel_report(self) -> list[dict[str, Any]]:
         return self._model.kernels.report()
 
-    def decode_report(self) -> dict[str, Any]:
+    def executor_report(self) -> dict[str, Any]:
         return {"path": "eager", "threads": torch.get_num_threads()}
 
     def speculation_report(self) -> dict[str, Any] | None:

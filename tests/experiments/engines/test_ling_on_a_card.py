@@ -27,7 +27,7 @@ LENGTH = "SGLANG_SIMULATE_ACC_LEN"
 DECODE = {"path": "graphs", "replayed": 9, "overlap": True, "seq_lens_pin": False, "pdl": "early", "threads": 1}
 INFO: dict[str, Any] = {
     "dtype": "bfloat16",
-    "decode": DECODE,
+    "executor": DECODE,
     "speculative_algorithm": "NEXTN",
     "speculative_num_steps": 3,
     "speculative_num_draft_tokens": 4,
@@ -148,11 +148,11 @@ def test_a_flag_reaches_the_command_line(cell: CellSpec) -> None:
 
 def test_steps_of_a_card_must_have_been_replayed_ahead_of_the_host(cell: CellSpec) -> None:
     assert faults(cell) == []
-    assert faults(cell, decode=DECODE | {"path": "eager"}) == ["engine.decode=graphs was asked for; active: eager"]
-    assert faults(cell, decode=DECODE | {"replayed": 0}) == [
+    assert faults(cell, executor=DECODE | {"path": "eager"}) == ["engine.decode=graphs was asked for; active: eager"]
+    assert faults(cell, executor=DECODE | {"replayed": 0}) == [
         "engine.decode=graphs was asked for; active: graphs, none replayed"
     ]
-    assert faults(cell, decode=DECODE | {"overlap": False}) == ["engine.overlap=True was asked for; active: False"]
+    assert faults(cell, executor=DECODE | {"overlap": False}) == ["engine.overlap=True was asked for; active: False"]
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_steps_of_a_card_must_have_been_replayed_ahead_of_the_host(cell: CellSpe
             {"disable_gc_freeze": True, "host": {"gc_frozen": True}},
             "host.gc_frozen=False",
         ),
-        ({"pdl": "late"}, {"decode": DECODE | {"pdl": "late"}}, "--pdl=late"),
+        ({"pdl": "late"}, {"executor": DECODE | {"pdl": "late"}}, "--pdl=late"),
     ],
 )
 def test_a_switch_that_is_said_and_not_in_force_is_found(
@@ -186,8 +186,8 @@ def test_switches_in_force_have_no_fault(cell: CellSpec) -> None:
     asked = with_flags(cell, gc_threshold="50000", engine_core="3", pdl="late")
     host = {"engine_cores": [3], "gc_threshold": [50000, 10, 10], "gc_frozen": True}
     said = {"gc_threshold": [50000], "engine_core": 3, "pdl": "late"}
-    assert faults(asked, **said, host=host, decode=DECODE | {"pdl": "late"}) == []
+    assert faults(asked, **said, host=host, executor=DECODE | {"pdl": "late"}) == []
 
 
 def test_threads_are_what_torch_uses(cell: CellSpec) -> None:
-    assert faults(cell, decode=DECODE | {"threads": 16}) == ["engine.num_threads=1 was asked for; active: 16"]
+    assert faults(cell, executor=DECODE | {"threads": 16}) == ["engine.num_threads=1 was asked for; active: 16"]

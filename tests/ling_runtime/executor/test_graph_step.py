@@ -98,11 +98,11 @@ def test_running_ahead_changes_no_token(small_config: ModelConfig) -> None:
     running = build(small_config, 2, graphs=True, kernels=DEVICE_VARIANTS, overlap=True)
     ahead = served(running, counts)
     assert ahead == served(build(small_config, 2, graphs=True, kernels=DEVICE_VARIANTS), counts)
-    report = running.decode_report()
+    report = running.executor_report()
     assert (report["path"], report["overlap"], report["eager"]) == ("graphs", True, 0)
     assert 0 < report["slack"]["count"] < report["replayed"], "a first step has none before it to wait for"
     running.reset_counters()
-    assert running.decode_report()["replayed"] == running.decode_report()["slack"]["count"] == 0
+    assert running.executor_report()["replayed"] == running.executor_report()["slack"]["count"] == 0
 
 
 def test_graphs_without_device_variants_are_refused(small_config: ModelConfig) -> None:

@@ -108,7 +108,7 @@ class ScriptedExecutor:
             free_pages=self.num_tokens - reserved,
         )
 
-    def decode_report(self) -> dict[str, Any]:
+    def executor_report(self) -> dict[str, Any]:
         return {"path": "eager", "threads": 1}
 
     def kernel_report(self) -> list[dict[str, Any]]:

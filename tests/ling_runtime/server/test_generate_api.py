@@ -282,7 +282,7 @@ def test_server_info_counts_since_the_flush(ask: Any, says: Any) -> None:
         {"operator": "linear", "variant": "reference", "numerics": "reference", "calls": steps["count"]}
     ]
     assert (before["served_model_name"], before["max_running_requests"], before["context_length"]) == ("tiny", 8, 2048)
-    assert before["decode"] == {"path": "eager", "threads": 1}
+    assert before["executor"] == {"path": "eager", "threads": 1}
     assert before["host"]["gc_threshold"] == list(gc.get_threshold())
     assert after["steps"]["count"] == 0
     assert after["internal_states"][0]["avg_spec_accept_length"] is None
