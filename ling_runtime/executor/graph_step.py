@@ -98,6 +98,10 @@ class Flight:
     requests: tuple[tuple[int, Slot], ...]
     emitted: Emitted
 
+    def of_any(self, running: Sequence[Slot]) -> bool:
+        """Whether the step before is theirs, and not the one too many of requests that have ended."""
+        return any(request is one for _, request in self.requests for one in running)
+
 
 class GraphExecutor(StepExecutor):
     """`proposer` is NEXTN's or None; kernels must be the device variants."""
@@ -144,7 +148,7 @@ class GraphExecutor(StepExecutor):
             return self._land() if self._flight else self._eager(slots, requests)
         if self._pinned:
             self._relay.lengths.tolist()
-        behind = self._flight is not None
+        behind = self._flight is not None and self._flight.of_any(requests)
         dry = behind and self._idle()
         flight = Flight(tuple(zip(slots, requests, strict=True)), self._step_of(len(slots))(slots))
         self._replayed += 1
