@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from ling_runtime.config import ModelConfig
     from ling_runtime.executor.step import StepExecutor
 
-pytestmark = [pytest.mark.usefixtures("interpreter"), pytest.mark.slow]
-TOKENS = 7
+pytestmark = [pytest.mark.usefixtures("interpreter"), pytest.mark.slow, pytest.mark.timeout(1200)]
+TOKENS = 5
 
 
 def build(config: ModelConfig, simulated: float | None = None) -> StepExecutor:
@@ -67,7 +67,7 @@ def test_simulated_acceptance_commits_what_it_was_told(in_process: Any, small_co
     executor = build(small_config, simulated=2.0)
     (answer,), _ = generate(in_process, executor, requests=1)
     assert answer["meta_info"]["spec_verify_ct"] == (TOKENS - 1) // 2, (
-        "seven tokens, the first from the prompt, two a step"
+        "the first token is the prompt's, then two a step"
     )
     report = executor.speculation_report()
     assert report is not None
