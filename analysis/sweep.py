@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from analysis.economics import Acceptance, Point, by_position
 from analysis.printed import from_table
@@ -105,14 +107,23 @@ def from_records(directory: Path, study: str | None) -> Iterable[tuple[str, Reco
     for _, path in last.values():
         record = read(path)
         if record["status"] == "valid":
-            spec: Any = OmegaConf.load(path.parent / "spec.yaml")
-            rows = [json.loads(line) for line in (path.parent / "requests.jsonl").read_text().splitlines()]
-            yield (
-                spec.speculation.algorithm,
-                recorded(record["name"], spec.speculation, sorted(rows, key=lambda row: int(row["index"]))),
-            )
+            yield measured(record["name"], path.parent)
     if not last:
         raise RecordError(f"no record.json under {directory}")
+
+
+def measured(name: str, attempt: Path) -> tuple[str, Recorded]:
+    """A valid cell with its algorithm, from the files of its attempt. Raises RecordError."""
+    try:
+        spec: Any = OmegaConf.load(attempt / "spec.yaml")
+        rows = [json.loads(line) for line in (attempt / "requests.jsonl").read_text().splitlines()]
+        rows.sort(key=lambda row: int(row["index"]))
+        return spec.speculation.algorithm, recorded(name, spec.speculation, rows)
+    except (OSError, ValueError, LookupError, TypeError, OmegaConfBaseException, YAMLError) as error:
+        raise RecordError(
+            f"{attempt}: spec.yaml and requests.jsonl are not those of a measured cell "
+            f"({type(error).__name__}: {' '.join(str(error).split())})"
+        ) from error
 
 
 def recorded(name: str, spec: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Recorded:

@@ -240,6 +240,38 @@ def test_a_file_that_holds_no_text_or_is_not_there_is_refused(tmp_path: Path) ->
             read_sweep(tmp_path / name)
 
 
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("requests.jsonl", None),
+        ("requests.jsonl", b""),
+        ("requests.jsonl", b'{"index": 0'),
+        ("requests.jsonl", b"[1]"),
+        ("requests.jsonl", b"\xff\xfe"),
+        ("spec.yaml", None),
+        ("spec.yaml", b"null"),
+        ("spec.yaml", b"[1]"),
+        ("spec.yaml", b"a: [1"),
+        ("record.json", b"null"),
+        ("record.json", b"\xff"),
+    ],
+)
+def test_a_record_whose_files_are_damaged_is_named(tmp_path: Path, file: str, content: bytes | None) -> None:
+    attempt = tmp_path / "study/nextn-3-4/attempt-1"
+    attempt.mkdir(parents=True)
+    record = {"schema": 1, "study": "study", "name": "nextn-3-4", "attempt": 1, "status": "valid"}
+    (attempt / "record.json").write_text(json.dumps(record))
+    (attempt / "spec.yaml").write_text("speculation: {algorithm: nextn, num_steps: 3}")
+    (attempt / "requests.jsonl").write_text(json.dumps(request([1, 3, 4, 7, 8], 4) | {"index": 0}))
+    assert read_sweep(tmp_path)["nextn"][0].depth == 3
+    if content is None:
+        (attempt / file).unlink()
+    else:
+        (attempt / file).write_bytes(content)
+    with pytest.raises(RecordError, match="nextn-3-4/attempt-1"):
+        read_sweep(tmp_path)
+
+
 def test_the_command_prints_the_posts_sweep(post: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["breakeven", str(post), "--experts", "512", "--top-k", "8", "--factor", "0.5"]) == 0
     text = capsys.readouterr().out
