@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from experiments import card
 from experiments.tile_cases import cases
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def main() -> None:
     parser.add_argument("--warm", metavar="I/N", help="only compile every N-th case from I")
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 6])
     options = parser.parse_args()
+    card.required()
     chosen = [*cases(options.rows)]
     if options.warm:
         first, step = map(int, options.warm.split("/"))
