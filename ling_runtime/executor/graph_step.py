@@ -127,6 +127,8 @@ class GraphExecutor(StepExecutor):
         if simulated is not None and not 1 <= simulated <= self.window:
             raise ConfigError(f"simulated accept length {simulated}: allowed: 1 to {self.window}, the rows of a window")
         self._drafting, self._overlap, self._pinned, self._simulated = proposer, overlap, seq_lens_pin, simulated
+        if pdl_mode not in (None, "off") and fastest() == "off":
+            raise ConfigError(f"pdl={pdl_mode}: needs a card of compute capability 9.0 or more; allowed here: off")
         self._pdl = pdl_mode or fastest()
         longest = max_context + 3 * self.window
         self._relay = Relay(caches.slots + 1, drafts=self.window - 1, longest=longest, device=model.device)

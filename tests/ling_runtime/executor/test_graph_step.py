@@ -12,19 +12,27 @@ from tests.ling_runtime.interpreted import DEVICE  # isort: skip - before anythi
 from ling_runtime.config import ConfigError
 from ling_runtime.executor.build import ExecutorSettings, build_executor
 from ling_runtime.executor.graphs import DEVICE_VARIANTS
+from ling_runtime.ops.triton_launch import fastest
 from ling_runtime.weights import initialise
 from tests.ling_runtime.executor.driving import GREEDY, prompt_of, warm
 
 if TYPE_CHECKING:
     from ling_runtime.config import ModelConfig
     from ling_runtime.executor.step import StepExecutor
+    from ling_runtime.ops.triton_launch import Pdl
 
 
 pytestmark = pytest.mark.usefixtures("interpreter")
 
 
 def build(
-    config: ModelConfig, steps: int, *, graphs: bool, kernels: dict[str, str], overlap: bool = False
+    config: ModelConfig,
+    steps: int,
+    *,
+    graphs: bool,
+    kernels: dict[str, str],
+    overlap: bool = False,
+    pdl: Pdl | None = None,
 ) -> StepExecutor:
     limits = {"expert_swiglu_limit_list": (0.0, 0.4), "share_expert_swiglu_limit_list": (0.0, 0.7)}
     two_layers = replace(config, num_hidden_layers=2, num_attention_heads=2, **limits)
@@ -36,6 +44,7 @@ def build(
         graphs=graphs,
         kernels=kernels,
         overlap=overlap,
+        pdl=pdl,
     )
     return build_executor(two_layers, initialise(two_layers, seed=3), settings)
 
@@ -108,3 +117,9 @@ def test_running_ahead_changes_no_token(small_config: ModelConfig) -> None:
 def test_graphs_without_device_variants_are_refused(small_config: ModelConfig) -> None:
     with pytest.raises(ConfigError, match=r"device variants of .*linear.*kernels\.OPERATOR=triton"):
         build(small_config, 0, graphs=True, kernels={})
+
+
+@pytest.mark.skipif(fastest() != "off", reason="a card that has early launches")
+def test_early_launches_need_a_card_that_has_them(small_config: ModelConfig) -> None:
+    with pytest.raises(ConfigError, match=r"pdl=early: needs a card of compute capability 9\.0 or more; .*: off"):
+        build(small_config, 0, graphs=True, kernels=DEVICE_VARIANTS, pdl="early")
