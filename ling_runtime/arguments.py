@@ -97,6 +97,8 @@ class ServerConfig:
             _at_least("--context-length", self.context_length, 2)
         if self.num_threads is not None:
             _at_least("--num-threads", self.num_threads, 1)
+        if self.pdl is not None and (self.device != "cuda" or self.disable_cuda_graph):
+            raise ConfigError(f"--pdl {self.pdl}: only where steps are CUDA graphs (--device cuda)")
         if self.chunked_prefill_size != -1:
             _at_least("--chunked-prefill-size", self.chunked_prefill_size, 1)
 

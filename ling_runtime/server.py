@@ -86,8 +86,8 @@ def load(config: ServerConfig) -> Executor:
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
     graphs = replayed(config)
-    if not graphs:
-        refuse_graph_settings(config)
+    if config.simulated_accept_length is not None and not graphs:
+        raise ConfigError(f"{speculative_flags.SIMULATED_VARIABLE}: only where steps are CUDA graphs (--device cuda)")
     settings = ExecutorSettings(
         num_steps=config.speculative_num_steps or 0,
         draft=draft_settings(config),
@@ -99,9 +99,9 @@ def load(config: ServerConfig) -> Executor:
         kernels=(device_variants() if graphs else {}) | config.kernel,
         graphs=graphs,
         overlap=graphs and not config.disable_overlap_schedule,
-        pdl=config.pdl,
         simulated_accept_length=config.simulated_accept_length,
         load_format=config.load_format,
+        pdl=config.pdl,
     )
     log.info("decode steps: %s", "CUDA graphs" if graphs else "eager")
     executor = load_executor(config.model_path, settings)
@@ -121,16 +121,6 @@ def replayed(config: ServerConfig) -> bool:
     if not usable():
         raise ConfigError("CUDA graphs need Triton and a CUDA device: install it, or give --disable-cuda-graph")
     return True
-
-
-def refuse_graph_settings(config: ServerConfig) -> None:
-    """ConfigError for what would change nothing where every step is eager."""
-    given = {
-        speculative_flags.SIMULATED_VARIABLE: config.simulated_accept_length is not None,
-        "--pdl": config.pdl is not None,
-    }
-    for name in (name for name, present in given.items() if present):
-        raise ConfigError(f"{name}: only where steps are CUDA graphs (--device cuda)")
 
 
 def device_variants() -> dict[str, str]:

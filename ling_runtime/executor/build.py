@@ -52,9 +52,9 @@ class ExecutorSettings:
     graphs: bool = False
     overlap: bool = False
     seq_lens_pin: bool = False
-    pdl: Pdl | None = None
     simulated_accept_length: float | None = None
     load_format: str = "auto"
+    pdl: Pdl | None = None
 
 
 def load_executor(path: str, settings: ExecutorSettings) -> StepExecutor:

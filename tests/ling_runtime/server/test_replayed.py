@@ -35,3 +35,9 @@ def test_simulated_acceptance_needs_graphs() -> None:
     flags = ["--model-path", "somewhere", "--speculative-algorithm", "NEXTN"]
     with pytest.raises(ConfigError, match="SGLANG_SIMULATE_ACC_LEN: only where steps are CUDA graphs"):
         load(parse(flags, {"SGLANG_SIMULATE_ACC_LEN": "2.5"}))
+
+
+@pytest.mark.parametrize("flags", ["", "--device cuda --disable-cuda-graph"])
+def test_a_mode_of_launch_needs_graphs(flags: str) -> None:
+    with pytest.raises(ConfigError, match="--pdl off: only where steps are CUDA graphs"):
+        parse(["--model-path", "somewhere", "--pdl", "off", *flags.split()], {})
