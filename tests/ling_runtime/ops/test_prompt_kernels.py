@@ -14,12 +14,15 @@ from ling_runtime.memory.caches import Caches
 from ling_runtime.memory.window import Window
 from ling_runtime.model.attention import KdaAttention, MlaAttention
 from ling_runtime.model.packing import Packer
+from ling_runtime.ops.kda import recurrent
 from ling_runtime.ops.linear import linear, pad_rows
 from ling_runtime.ops.moe_layer import MoeWeights, moe_layer
-from ling_runtime.ops.prompt import PROMPT_VARIANTS
+from ling_runtime.ops.prompt import PROMPT_CHUNK, PROMPT_VARIANTS
 from ling_runtime.ops.registry import Kernels
 from ling_runtime.ops.rope import rope_table
 from ling_runtime.ops.router import RouterWeights, route
+from ling_runtime.ops.triton_prompt_chunks import prepare, walk
+from ling_runtime.ops.triton_prompt_kda import Ready
 from ling_runtime.ops.triton_prompt_linear import WideTiles, linear_prompt
 from ling_runtime.ops.triton_prompt_moe import experts_of, moe_prompt
 from ling_runtime.ops.triton_prompt_router import route_prompt
@@ -188,6 +191,32 @@ def test_attention_follows_the_reference_and_leaves_what_decoding_reads(
         close(ours(rows, prompt=prompt), reference(rows, prompt=prompt), dtype)
         for got, want in zip(ours.left(), reference.left(), strict=True):
             close(got, want, dtype)
+
+
+@pytest.mark.parametrize("keys", ["apart", "nearly one"])
+@pytest.mark.parametrize("decay", [-0.001, -0.5, -4.99])
+def test_the_recurrence_at_the_ends_of_its_range(decay: float, keys: str) -> None:
+    """From decays that leave a state alone to those that end it within a row, whose sums over a chunk reach -319; the
+    rows behind the kept ones have outputs and leave the state as it was.
+    """
+    heads, rows, kept, width = 1, 128, 112, 16
+    noise = draw(heads, rows, 4 * width + 1).double()
+    query, key, value, gates, rate = noise.split([width, width, width, width, 1], dim=-1)
+    key = 1 + 0.05 * key if keys == "nearly one" else key
+    query, key = (x / x.norm(dim=-1, keepdim=True) for x in (query, key))
+    log, rate = decay * (1 + 0.001 * gates.tanh()), rate.sigmoid()
+    packed = torch.cat([query, key, value, log, rate], dim=-1).transpose(0, 1).unsqueeze(0)
+    state = draw(heads, width, width).double()
+    want, _ = recurrent(packed, state.unsqueeze(0))
+    _, left = recurrent(packed[:, :kept], state.unsqueeze(0))
+    sums = log.unflatten(1, (-1, PROMPT_CHUNK)).cumsum(2).flatten(1, 2)
+    ready = Ready(*(x.float().contiguous() for x in (query, key, value, sums, rate.squeeze(-1))), ring=noise)
+    chunks = prepare(ready, kept, -5.0, "ieee")
+    end = walk(chunks, state.float(), "ieee")
+    of_chunk = (query * sums.exp()).float().unflatten(1, (-1, PROMPT_CHUNK))
+    got = of_chunk @ chunks.starts + chunks.within @ chunks.update
+    close(got.flatten(1, 2), want[0].transpose(0, 1).float(), torch.float32)
+    close(end, left[0].float(), torch.float32)
 
 
 @pytest.mark.parametrize("layer", LAYERS)
