@@ -26,8 +26,17 @@ if TYPE_CHECKING:
     from ling_runtime.ops.kda import KdaWeights
     from ling_runtime.ops.triton_prompt_kda import Ready
 
-WALK_VALUES, WALK_WARPS, WALK_STAGES = 16, 4, 2
-"""Columns of the state per program of the walk: with 8 heads of 128, so 64 programs."""
+
+class WalkTiles(NamedTuple):
+    """Columns of the state per program, warps, and stages of the load pipeline."""
+
+    values: int
+    warps: int
+    stages: int
+
+
+WALK_TILES = WalkTiles(16, 4, 2)
+"""With 8 heads of 128, 64 programs."""
 
 
 class Chunks(NamedTuple):
@@ -69,13 +78,13 @@ def prepare(ready: Ready, kept: int, bound: float, precision: str) -> Chunks:
     return chunks
 
 
-def walk(chunks: Chunks, state: Tensor, precision: str, values: int = WALK_VALUES) -> Tensor:
+def walk(chunks: Chunks, state: Tensor, precision: str, tiles: WalkTiles = WALK_TILES) -> Tensor:
     """From state [H, d, d] through all chunks -> the state [H, d, d] after the kept rows; fills starts and updates."""
     heads, count, _, width = chunks.keys.shape
-    end, values = torch.empty_like(state), min(values, width)
+    end, values = torch.empty_like(state), min(tiles.values, width)
     _walk_chunks[(width // values, heads)](
         chunks.sink, chunks.update, chunks.keys, chunks.fade, state, chunks.starts, end, count, width, values,
-        PROMPT_CHUNK, precision, num_warps=WALK_WARPS, num_stages=WALK_STAGES,
+        PROMPT_CHUNK, precision, num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
     return end
 
