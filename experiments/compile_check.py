@@ -109,7 +109,7 @@ def compiled(
                 step = VerifyStep(model, caches, relay, batch=1, rows=count)
                 with pdl(mode):
                     step.run()
-        if prompt:
+        if prompt := min(prompt, context):
             window = Window(slots=(slot,), starts=(0,), rows=prompt, prompt=True)
             with torch.inference_mode():
                 model(torch.zeros(prompt, dtype=torch.int64), caches.begin(window))
@@ -123,7 +123,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, nargs="*", default=[1, 6, 17])
     parser.add_argument("--pdl", nargs="+", default=["off", "ahead"], choices=["off", "late", "early", "warm", "ahead"])
     parser.add_argument("--context", type=int, default=8192)
-    parser.add_argument("--prompt", type=int, default=8192, metavar="ROWS", help="0: no prompt's kernels")
+    parser.add_argument("--prompt", type=int, default=8192, metavar="ROWS", help="up to the context; 0: none")
     options = parser.parse_args()
     config = one_of_each(ModelConfig.from_pretrained(options.model_path))
     kernels = compiled(config, options.capability, options.rows, options.pdl, options.context, options.prompt)

@@ -4,8 +4,9 @@ With G the running sum of log decays inside a chunk and S the state at its start
 S, the next state is e^G_end S + (e^(G_end - G) K)^T U, and outputs are (e^G Q) S + tril(Q K^T e^(G_i - G_j)) U, where
 W and U0 are (I + A)^-1 of beta e^G K and beta V. A difference of sums reaches -320, so exponentials are never split
 over a chunk: each block of 16 rows measures from its own start, with 8 times the bound to spare on either side. For a
-bf16 model products take tf32 operands: outputs are within 5e-4 of fp32's (2e-3 where keys are nearly one), which is
-below what a bf16 row holds, and three products for one made the compiler run out of registers.
+bf16 model products take tf32 operands, rounded here because the tensor core cuts them (four times the error, all of one
+sign): outputs are within 5e-4 of fp32's, 2e-3 where keys are nearly one, which is below what a bf16 row holds. Three
+products for one made the compiler run out of registers.
 """
 
 from __future__ import annotations
@@ -103,6 +104,19 @@ def read(
 
 
 @triton.jit
+def _nearest(x, PRECISION: tl.constexpr):
+    """x as the nearest tf32, where products take that."""
+    if PRECISION == "tf32":
+        x = ((x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+    return x
+
+
+@triton.jit
+def _times(a, b, PRECISION: tl.constexpr):
+    return tl.dot(_nearest(a, PRECISION), _nearest(b, PRECISION), input_precision=PRECISION)
+
+
+@triton.jit
 def _couple(
     query, key, decay, rate, within, coupling, half, d: tl.constexpr, CHUNK: tl.constexpr, TM: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -118,11 +132,11 @@ def _couple(
     sums = tl.load(decay + theirs, mask=seen, other=0.0)
     lowered = tl.exp(tl.where(seen, first[None, :] - sums - half, -float("inf")))
     lowered = tl.trans(tl.load(key + theirs, mask=seen, other=0.0) * lowered)
-    of_query = tl.dot(tl.load(query + mine) * raised, lowered, input_precision=PRECISION)
-    of_key = tl.dot(tl.load(key + mine) * raised, lowered, input_precision=PRECISION)
+    of_query = _times(tl.load(query + mine) * raised, lowered, PRECISION)
+    of_key = _times(tl.load(key + mine) * raised, lowered, PRECISION)
     beta = tl.load(rate + at * CHUNK + row)
     to = (at * CHUNK + row)[:, None] * CHUNK + place[None, :]
-    tl.store(within + to, tl.where(place[None, :] <= row[:, None], of_query, 0.0))
+    tl.store(within + to, tl.where(place[None, :] <= row[:, None], _nearest(of_query, PRECISION), 0.0))
     tl.store(coupling + to, tl.where(place[None, :] < row[:, None], of_key * beta[:, None], 0.0))
 
 
@@ -159,20 +173,19 @@ def _solve(
     blocks = _inverse_of_blocks(coupling + at * CHUNK * CHUNK, CHUNK, TM)
     a = tl.load(coupling + at * CHUNK * CHUNK + place[:, None] * CHUNK + place[None, :])
     rest = tl.where((place // TM)[:, None] > (place // TM)[None, :], a, 0.0)
-    n = tl.dot(blocks, rest, input_precision=PRECISION)
+    n = _times(blocks, rest, PRECISION)
     one = tl.where(place[:, None] == place[None, :], 1.0, 0.0)
-    square = tl.dot(n, n, input_precision=PRECISION)
-    inverse = tl.dot(one - n, one + square, input_precision=PRECISION)
-    inverse = tl.dot(inverse, blocks, input_precision=PRECISION)
+    inverse = _times(_times(one - n, one + _times(n, n, PRECISION), PRECISION), blocks, PRECISION)
     rows = (at * CHUNK + place)[:, None] * d + channel[None, :]
     beta, sums, k = tl.load(rate + at * CHUNK + place), tl.load(decay + rows), tl.load(key + rows)
-    tl.store(sink + rows, tl.dot(inverse, k * tl.exp(sums) * beta[:, None], input_precision=PRECISION))
+    w = _times(inverse, k * tl.exp(sums) * beta[:, None], PRECISION)
+    tl.store(sink + rows, _nearest(w, PRECISION))
     v = tl.load(value + rows).to(tl.float32) * beta[:, None]
-    tl.store(update + rows, tl.dot(inverse, v, input_precision=PRECISION))
+    tl.store(update + rows, _times(inverse, v, PRECISION))
     limit = tl.minimum(tl.maximum(kept - chunk * CHUNK, 0), CHUNK)
     end = tl.load(decay + (at * CHUNK + limit - 1) * d + channel, mask=(channel >= 0) & (limit > 0), other=0.0)
     distance = tl.where((place < limit)[:, None], end[None, :] - sums, -float("inf"))
-    tl.store(keys + rows, k * tl.exp(distance))
+    tl.store(keys + rows, _nearest(k * tl.exp(distance), PRECISION))
     tl.store(fade + at * d + channel, tl.exp(end))
 
 
@@ -192,7 +205,9 @@ def _walk_chunks(
         tl.store(starts + at * d * d + square, current)
         rows = (at * CHUNK + place) * d
         w = tl.load(sink + rows[:, None] + channel[None, :])
-        u = tl.load(update + rows[:, None] + mine[None, :]) - tl.dot(w, current, input_precision=PRECISION)
+        u = tl.load(update + rows[:, None] + mine[None, :])
+        u -= tl.dot(w, _nearest(current, PRECISION), input_precision=PRECISION)
+        u = _nearest(u, PRECISION)
         tl.store(update + rows[:, None] + mine[None, :], u)
         k = tl.load(keys + rows[None, :] + channel[:, None])
         current *= tl.load(fade + at * d + channel)[:, None]
@@ -212,7 +227,7 @@ def _read_chunks(
     rows = (at * CHUNK + place)[:, None] * d + channel[None, :]
     q = tl.load(query + rows) * tl.exp(tl.load(decay + rows))
     s = tl.load(starts + at * d * d + channel[:, None] * d + channel[None, :])
-    o = tl.dot(q, s, input_precision=PRECISION)
+    o = _times(q, s, PRECISION)
     p = tl.load(within + at * CHUNK * CHUNK + place[:, None] * CHUNK + place[None, :])
     o = tl.dot(p, tl.load(update + rows), o, input_precision=PRECISION)
     o *= tl.rsqrt(tl.sum(o * o, axis=1) / d + eps)[:, None] * tl.load(norm + channel)[None, :]
