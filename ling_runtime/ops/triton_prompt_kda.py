@@ -63,9 +63,9 @@ def kda_prompt(
     chunks = prepare(ready, kept, weights.lower_bound, products)
     end = walk(chunks, state.state[0], products)
     normed = read(ready, chunks, projected, rows, weights, products)
-    conv = torch.cat([state.conv[0], projected[:rows, : 3 * size]])[-(TAPS - 1) :]
-    out = kernels["prompt_linear"](normed, weights.out, kernels)
-    return out, KdaEnd(conv.unsqueeze(0), ready.ring, end.unsqueeze(0))
+    last = projected[max(rows - TAPS + 1, 0) : rows, : 3 * size]
+    conv = torch.cat([state.conv[0], last])[1 - TAPS :].unsqueeze(0)
+    return kernels["prompt_linear"](normed, weights.out, kernels), KdaEnd(conv, ready.ring, end.unsqueeze(0))
 
 
 def _make_ready(projected: Tensor, rows: int, kept: int, weights: KdaWeights, state: KdaState) -> Ready:

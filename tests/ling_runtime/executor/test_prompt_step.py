@@ -18,7 +18,7 @@ from ling_runtime.ops.prompt import PROMPT_CHUNK, PROMPT_VARIANTS
 from ling_runtime.tokenizer import Tokenizer
 from ling_runtime.training.problems.generate import generate as problems
 from ling_runtime.weights import initialise
-from tests.ling_runtime.executor.driving import GREEDY, advance, generate, prompt_of, start
+from tests.ling_runtime.executor.driving import GREEDY, advance, prompt_of, start
 
 if TYPE_CHECKING:
     from ling_runtime.config import ModelConfig
@@ -31,6 +31,7 @@ pytestmark = pytest.mark.usefixtures("interpreter")
 PROMPT = prompt_of(1, PROMPT_CHUNK + 21)
 SHIPPED = Path(ling_runtime.__file__).parent / "checkpoints/ling_tiny"
 ON_CARD = DEVICE.type == "cuda"
+ON_CPU_SLOW = pytest.mark.gpu if ON_CARD else pytest.mark.slow
 CHOSEN = PROMPT_VARIANTS | ({} if ON_CARD else {"prompt_router": "reference"})
 """The interpreter takes the router's selection row by row; it has a test of its own."""
 
@@ -72,7 +73,7 @@ def test_tokens_and_drafts_follow_the_reference(two_layers: ModelConfig) -> None
     torch.testing.assert_close(*rows, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.whole
+@ON_CPU_SLOW
 def test_parts_of_a_prompt_change_no_bit(two_layers: ModelConfig) -> None:
     """One part or two; a size between multiples of 64 is rounded down to one. The interpreter's products have other
     bits where a pair lies elsewhere in its expert's tile, so there the claim is rounding alone.
@@ -148,13 +149,22 @@ def shipped(
 ) -> list[list[int]]:
     """Greedy tokens of the miniature behind held-out problems, some with worked ones before them."""
     settings = ExecutorSettings(
-        num_steps=steps, context_length=1024, dtype=dtype, device=device, kernels=kernels, chunk=chunk
-    )
+        num_steps=steps, context_length=1024, dtype=dtype, device=device, kernels=kernels, chunk=chunk,
+        graphs=device == "cuda",
+    )  # fmt: skip
     executor, tokenizer = load_executor(str(SHIPPED), settings), Tokenizer.from_pretrained(SHIPPED)
     drawn = list(problems(seed=11, num=4 * prompts, split="heldout"))
     found = []
     for i in range(prompts):
         shots = "".join(f"Question: {p.question}\nAnswer: {p.answer}\n\n" for p in drawn[4 * i : 4 * i + i % 3])
         ids = tokenizer.encode(f"{shots}Question: {drawn[4 * i + 3].question}\nAnswer:")
-        found.append(generate(executor, ids, tokens).tokens)
+        slot = executor.admit(ids, tokens, GREEDY, logprobs=None, prompt_logprobs_from=None)
+        while not (out := executor.prefill(slot)).done:
+            pass
+        assert out.token is not None
+        stream = [out.token]
+        while len(stream) < tokens:
+            stream += executor.decode([slot])[slot].tokens
+        executor.release(slot)
+        found.append(stream[:tokens])
     return found
