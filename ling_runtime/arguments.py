@@ -28,6 +28,7 @@ Prefill = Literal["auto", "triton", "reference"]
 
 LONG_CHUNK = 8192
 """A part of a prompt reads every expert's weights, so on a device few parts are what a prompt's time is made of."""
+LAST_PORT = 65535
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +88,8 @@ class ServerConfig:
 
     def __post_init__(self) -> None:
         _at_least("--port", self.port, 0)
+        if self.port > LAST_PORT:
+            raise ConfigError(f"--port {self.port}: no such port; allowed: 0 to {LAST_PORT}")
         _at_least("--max-running-requests", self.max_running_requests, 1)
         if self.context_length is not None:
             _at_least("--context-length", self.context_length, 2)
