@@ -1,4 +1,4 @@
-"""`python -m experiments.compile_check`: compile every kernel of a step for a card that is not here.
+"""`python -m experiments.compile_check`: compile every kernel of a step and of a prompt for a card that is not here.
 
 Triton compiles for any target; only launching needs one. A stand-in driver names the target, launches are cut down to
 compilation, and the step is walked once on the CPU at the real shapes with weights that nobody reads. What it finds
@@ -23,7 +23,9 @@ from ling_runtime.executor.graphs import DEVICE_VARIANTS, VerifyStep
 from ling_runtime.executor.relay import Relay
 from ling_runtime.memory.caches import Caches
 from ling_runtime.memory.latent import pages_for
+from ling_runtime.memory.window import Window
 from ling_runtime.model.ling import Ling
+from ling_runtime.ops.prompt import PROMPT_VARIANTS
 from ling_runtime.ops.registry import Kernels
 from ling_runtime.ops.triton_launch import pdl
 from ling_runtime.ops.triton_variants import register
@@ -77,8 +79,12 @@ def one_of_each(config: ModelConfig) -> ModelConfig:
     )
 
 
-def compiled(config: ModelConfig, capability: int, rows: list[int], modes: list[Any], context: int) -> list[Compiled]:
-    """Every kernel that verify steps of `rows` rows launch under each PDL mode; the process cannot launch any after."""
+def compiled(
+    config: ModelConfig, capability: int, rows: list[int], modes: list[Any], context: int, prompt: int
+) -> list[Compiled]:
+    """Every kernel that verify steps of `rows` rows launch under each PDL mode, and those of a prompt of `prompt` rows
+    where it is not 0; the process cannot launch any after.
+    """
     register()
     found: dict[str, Compiled] = {}
     launch = JITFunction.run
@@ -90,7 +96,8 @@ def compiled(config: ModelConfig, capability: int, rows: list[int], modes: list[
 
     with patch.object(JITFunction, "run", compile_only):
         driver.set_active(StandIn(capability))
-        model = Ling(config, Unread(config), Kernels(DEVICE_VARIANTS), positions=context + 64, dtype=torch.bfloat16)
+        kernels = Kernels(DEVICE_VARIANTS | PROMPT_VARIANTS)
+        model = Ling(config, Unread(config), kernels, positions=context + 64, dtype=torch.bfloat16)
         caches = Caches(
             config, max_requests=1, pages=pages_for(context + 64), dtype=torch.bfloat16, device=torch.device("cpu")
         )
@@ -102,6 +109,10 @@ def compiled(config: ModelConfig, capability: int, rows: list[int], modes: list[
                 step = VerifyStep(model, caches, relay, batch=1, rows=count)
                 with pdl(mode):
                     step.run()
+        if prompt := min(prompt, context):
+            window = Window(slots=(slot,), starts=(0,), rows=prompt, prompt=True)
+            with torch.inference_mode():
+                model(torch.zeros(prompt, dtype=torch.int64), caches.begin(window))
     return sorted(found.values(), key=lambda kernel: -kernel.shared)
 
 
@@ -109,12 +120,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Compile a step's kernels without a card.")
     parser.add_argument("--model-path", type=Path, default=SHARD)
     parser.add_argument("--capability", type=int, default=90, choices=sorted(SHARED_LIMIT))
-    parser.add_argument("--rows", type=int, nargs="+", default=[1, 6, 17])
+    parser.add_argument("--rows", type=int, nargs="*", default=[1, 6, 17])
     parser.add_argument("--pdl", nargs="+", default=["off", "ahead"], choices=["off", "late", "early", "warm", "ahead"])
     parser.add_argument("--context", type=int, default=8192)
+    parser.add_argument("--prompt", type=int, default=8192, metavar="ROWS", help="up to the context; 0: none")
     options = parser.parse_args()
     config = one_of_each(ModelConfig.from_pretrained(options.model_path))
-    kernels = compiled(config, options.capability, options.rows, options.pdl, options.context)
+    kernels = compiled(config, options.capability, options.rows, options.pdl, options.context, options.prompt)
     for kernel in kernels:
         print(f"{kernel.name:<18}{kernel.shared:>8} bytes shared{kernel.warps:>4} warps")
     over = [kernel for kernel in kernels if kernel.shared > SHARED_LIMIT[options.capability]]

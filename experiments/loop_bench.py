@@ -27,6 +27,7 @@ from ling_runtime.memory.caches import Caches
 from ling_runtime.memory.latent import pages_for
 from ling_runtime.model.ling import Ling
 from ling_runtime.model.nextn import Nextn
+from ling_runtime.ops.prompt import PROMPT_VARIANTS
 from ling_runtime.ops.registry import Kernels
 from ling_runtime.speculation.nextn import NextnProposer
 
@@ -54,7 +55,7 @@ class Subject:
         device, self.context = torch.device("cuda"), context
         self.longest = context + 2048
         self.config, weights = config, DummyTensors(config, seed=seed, device=device)
-        kernels = Kernels(DEVICE_VARIANTS)
+        kernels = Kernels(DEVICE_VARIANTS | PROMPT_VARIANTS)
         positions = self.longest + 2 * (most_drafts + 1)
         self._model = Ling(config, weights, kernels, positions=positions, dtype=torch.bfloat16, device=device)
         self._layer = Nextn(self._model, weights, index=len(config.layers(mla=True)))
@@ -113,7 +114,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Host loop against device step on one card.")
     parser.add_argument("--model-path", type=Path, default=SHARD)
     parser.add_argument("--context", type=int, default=8192)
-    parser.add_argument("--chunk", type=int, default=2048, help="prompt tokens computed at a time")
+    parser.add_argument("--chunk", type=int, default=8192, help="prompt tokens computed at a time")
     parser.add_argument("--drafts", type=int, nargs="+", default=[3], help="0: no speculation")
     parser.add_argument("--accept", type=float, default=3.25, help="simulated accept length, the bonus counted")
     parser.add_argument("--host-us", type=float, nargs="+", default=[0, 500, 1000, 2000, 4000, 6000])

@@ -54,6 +54,9 @@ class SwitchedKernels(Kernels):
     def select(self, selection: dict[str, str]) -> None:
         self._active = Kernels(selection)
 
+    def variant_of(self, operator: str) -> str:
+        return self._active.variant_of(operator)
+
     def __getitem__(self, operator: str) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             result = self._active[operator](*args, **kwargs)

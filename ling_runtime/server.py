@@ -21,7 +21,7 @@ import uvicorn
 from ling_runtime import host, speculative_flags
 from ling_runtime.api.app import create_app
 from ling_runtime.api.service import Service
-from ling_runtime.arguments import ServerConfig, parse
+from ling_runtime.arguments import ServerConfig, own_prefill, parse
 from ling_runtime.config import ConfigError, ModelConfig
 from ling_runtime.engine import Engine
 from ling_runtime.tokenizer import Tokenizer
@@ -96,7 +96,7 @@ def load(config: ServerConfig) -> Executor:
         chunk=config.chunked_prefill_size if config.chunked_prefill_size > 0 else WHOLE_PROMPT,
         dtype=config.dtype,
         device=config.device,
-        kernels=(device_variants() if graphs else {}) | config.kernel,
+        kernels=(device_variants() if graphs else {}) | prompt_variants(config) | config.kernel,
         graphs=graphs,
         overlap=graphs and not config.disable_overlap_schedule,
         simulated_accept_length=config.simulated_accept_length,
@@ -121,6 +121,20 @@ def replayed(config: ServerConfig) -> bool:
     if not usable():
         raise ConfigError("CUDA graphs need Triton and a CUDA device: install it, or give --disable-cuda-graph")
     return True
+
+
+def prompt_variants(config: ServerConfig) -> dict[str, str]:
+    """What computes prompts, where it is not the operators of windows."""
+    if not own_prefill(config.prefill_kernels, config.device, config.dtype):
+        return {}
+    from ling_runtime.ops.prompt import PROMPT_VARIANTS  # noqa: PLC0415 - it imports torch
+    from ling_runtime.ops.triton_variants import usable  # noqa: PLC0415
+
+    if not usable():
+        raise ConfigError(
+            "prompts by Triton's kernels need Triton and a CUDA device: or give --prefill-kernels reference"
+        )
+    return PROMPT_VARIANTS
 
 
 def device_variants() -> dict[str, str]:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ling_runtime.executor.interface import Occupancy, PrefillOutput, RowSampling, StepOutput
-from ling_runtime.memory.window import Window
+from ling_runtime.memory.window import Window, to_device
+from ling_runtime.ops.prompt import part_of
 from ling_runtime.speculation.counts import Counts
 from ling_runtime.speculation.interface import Proposal
 from ling_runtime.speculation.sampling import choose, token_logprob
@@ -57,7 +58,8 @@ class StepExecutor:
     ) -> None:
         self.max_context, self.vocab_size = max_context, model.config.vocab_size
         self.window = 1 + (proposer.steps if proposer else 0)
-        self._model, self._caches, self._proposer, self._chunk = model, caches, proposer, chunk
+        self._model, self._caches, self._proposer = model, caches, proposer
+        self._chunk = part_of(chunk, model.kernels)
         self._rule, self._counts = rule, Counts(self.window - 1)
         self.schedule = schedule
         """None: every row is verified. May be replaced between two steps."""
@@ -84,11 +86,11 @@ class StepExecutor:
         request = self._slots[slot]
         start, prompt = request.length, request.prompt
         rows = min(self._chunk, len(prompt) - start)
-        window = self._window_of([slot], rows)
-        pass_, target = self._forward(window, self._tensor(prompt[start : start + rows]))
+        window = replace(self._window_of([slot], rows), prompt=True)
+        ids, accepted = self._tensor(prompt[start : start + rows]), self._tensor([rows])
+        pass_, target = self._forward(window, ids)
         hidden = target.hidden
         request.length += rows
-        accepted = self._tensor([rows])
         self._caches.recurrent.commit(window, accepted)
         scored = self._prompt_logprobs(request, hidden, start, rows)
         token, logprob = None, None
@@ -195,4 +197,4 @@ class StepExecutor:
         return tuple(token_logprob(logits[i], token, request.logprobs or 0) for i, token in enumerate(following))
 
     def _tensor(self, values: Sequence[int] | Sequence[list[int]]) -> Tensor:
-        return torch.tensor(values, dtype=torch.int64, device=self._model.device)
+        return to_device(values, self._model.device)

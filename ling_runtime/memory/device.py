@@ -31,6 +31,7 @@ class DeviceWindow:
     slot_index: Tensor  # [B]
     start_index: Tensor  # [B] committed lengths
     counts: None = None  # every request has `rows`
+    prompt: bool = False
 
     @property
     def real_rows(self) -> int:

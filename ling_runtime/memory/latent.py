@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ling_runtime.memory.window import to_device
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -58,7 +60,7 @@ class LatentPool:
 
     def places(self, window: Window) -> Places:
         """Where the window's rows go, and which pages its requests read."""
-        tables = [torch.tensor(self._tables[slot], device=window.device) for slot in window.slots]
+        tables = [to_device(self._tables[slot], window.device) for slot in window.slots]
         return Places(window, tables)
 
 

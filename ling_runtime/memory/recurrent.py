@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ling_runtime.config import TILE, ModelConfig
-from ling_runtime.ops.kda import KdaStaged, KdaState
+from ling_runtime.ops.kda import KdaEnd, KdaStaged, KdaState
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,7 +44,7 @@ class RecurrentPool:
         self._ring = torch.zeros(layers, slots, TILE, heads, 4 * width + 1, dtype=wide, device=device)
         self._state = torch.zeros(layers, slots, heads, width, width, dtype=wide, device=device)
         self._walked = torch.full((slots,), -1, device=device)
-        self._staged: list[KdaStaged] = []
+        self._staged: list[KdaStaged | KdaEnd] = []
 
     @cached_property
     def pools(self) -> Pools:
@@ -59,13 +59,28 @@ class RecurrentPool:
             conv, ring, state = (pool.index_select(0, window.slot_index) for pool in pools)
         return KdaState(conv, ring, state)
 
-    def stage(self, layer: int, staged: KdaStaged) -> None:
+    def stage(self, layer: int, staged: KdaStaged | KdaEnd) -> None:
         assert layer == len(self._staged), "layers stage in order, once per pass"
         self._staged.append(staged)
 
     def commit(self, window: Window, accepted: Tensor) -> None:
         """Advance each request by accepted [B] >= 1 rows of the staged window."""
         staged, self._staged = self._staged, []
+        ends = [s for s in staged if isinstance(s, KdaEnd)]
+        if ends:
+            self._settle(window, ends)
+        else:
+            self._advance(window, accepted, [s for s in staged if isinstance(s, KdaStaged)])
+        self._walked[window.slot_index] = -1
+
+    def _settle(self, window: Window, ends: list[KdaEnd]) -> None:
+        """Take all rows of a prompt, of which layers staged the end alone."""
+        index = window.slot_index
+        self._conv[:, index] = torch.stack([end.conv for end in ends])
+        self._ring[:, index] = torch.stack([end.ring for end in ends])
+        self._state[:, index] = torch.stack([end.state for end in ends])
+
+    def _advance(self, window: Window, accepted: Tensor, staged: list[KdaStaged]) -> None:
         batch, index = torch.arange(window.batch, device=accepted.device), window.slot_index
         conv = torch.stack([s.conv for s in staged])
         taps = self._conv.shape[2]
@@ -78,7 +93,6 @@ class RecurrentPool:
         open_chunk = grid[:, batch, boundary.clamp(max=window.chunks - 1)]
         alive = torch.arange(TILE, device=accepted.device) < (length - boundary * TILE)[:, None]
         self._ring[:, index] = torch.where(alive[:, :, None, None], open_chunk, 0)
-        self._walked[index] = -1
 
     def discard(self) -> None:
         """Forget a staged window (a pass that is not committed)."""

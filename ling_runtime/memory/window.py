@@ -19,7 +19,15 @@ from ling_runtime.config import TILE
 from ling_runtime.ops.linear import pad_rows, padded
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
+
+
+def to_device(values: Sequence[int] | Sequence[list[int]], device: torch.device) -> Tensor:
+    """Host integers as a tensor; on a CUDA device without waiting for what is queued there, as a plain copy would."""
+    pinned = device.type == "cuda"
+    return torch.tensor(values, dtype=torch.int64, pin_memory=pinned).to(device, non_blocking=pinned)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +40,8 @@ class Window:
     """T, new rows of each request."""
     counts: tuple[int, ...] | None = None
     """New rows of each request where some have fewer, 1..T."""
+    prompt: bool = False
+    """Rows of one request's prompt, all of which will be accepted."""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     @cached_property
@@ -59,11 +69,11 @@ class Window:
 
     @cached_property
     def slot_index(self) -> Tensor:
-        return torch.tensor(self.slots, device=self.device)
+        return to_device(self.slots, self.device)
 
     @cached_property
     def start_index(self) -> Tensor:
-        return torch.tensor(self.starts, device=self.device)
+        return to_device(self.starts, self.device)
 
     @cached_property
     def positions(self) -> Tensor:

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 
 from ling_runtime.ops.kda import KdaWeights
 from ling_runtime.ops.mla import MlaWeights
+from ling_runtime.ops.prompt import project
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,7 +26,7 @@ class KdaAttention:
     def __init__(self, config: ModelConfig, weights: Packer, index: int, kernels: Kernels) -> None:
         heads, width = config.num_attention_heads, config.head_dim
         self._index = index
-        self._linear, self._window = kernels["linear"], kernels["kda_window"]
+        self._kernels = kernels
         self._into = weights.stack(*(f"{x}_proj" for x in "qkvfgb"))
         decay = weights.wide("A_log").exp().repeat_interleave(width)
         self._weights = KdaWeights(
@@ -39,9 +40,13 @@ class KdaAttention:
         )
 
     def __call__(self, x: Tensor, pass_: Pass) -> Tensor:
-        pool = pass_.recurrent
-        state = pool.read(self._index, pass_.window)
-        rows, staged = self._window(self._linear(x, self._into), pass_.window, self._weights, state, self._linear)
+        pool, window, kernels = pass_.recurrent, pass_.window, self._kernels
+        state = pool.read(self._index, window)
+        projected = project(kernels, window.prompt, x, self._into)
+        if window.prompt:
+            rows, staged = kernels["prompt_kda"](projected, window, self._weights, state, kernels)
+        else:
+            rows, staged = kernels["kda_window"](projected, window, self._weights, state, kernels["linear"])
         pool.stage(self._index, staged)
         return rows  # type: ignore[no-any-return]
 
@@ -52,7 +57,7 @@ class MlaAttention:
     def __init__(self, config: ModelConfig, weights: Packer, index: int, rope: Tensor, kernels: Kernels) -> None:
         heads, nope = config.num_attention_heads, config.qk_nope_head_dim
         self._index = index
-        self._linear, self._window = kernels["linear"], kernels["mla_window"]
+        self._kernels = kernels
         self._into = weights.stack("q_proj", "kv_a_proj_with_mqa", "g_proj")
         self._out = weights("dense.weight")
         up = weights("kv_b_proj.weight").view(heads, nope + config.v_head_dim, config.kv_lora_rank)
@@ -66,5 +71,10 @@ class MlaAttention:
         )
 
     def __call__(self, x: Tensor, pass_: Pass) -> Tensor:
-        o = self._window(self._linear(x, self._into), pass_.latent_view(self._index), self._weights)
-        return self._linear(o, self._out)  # type: ignore[no-any-return]
+        window, kernels = pass_.window, self._kernels
+        projected, cache = project(kernels, window.prompt, x, self._into), pass_.latent_view(self._index)
+        if window.prompt:
+            o = kernels["prompt_mla"](projected, cache, self._weights, kernels)
+        else:
+            o = kernels["mla_window"](projected, cache, self._weights)
+        return project(kernels, window.prompt, o, self._out)

@@ -58,7 +58,7 @@ class Block:
         normed, residual = self._add_norm(self._attention(normed, pass_), residual, self._post_norm, self._eps)
         if isinstance(self._mlp, MoeMlp):
             return self._mlp(normed, residual, next_norm, pass_)
-        return self._add_norm(self._mlp(normed), residual, next_norm, self._eps)  # type: ignore[no-any-return]
+        return self._add_norm(self._mlp(normed, prompt=pass_.window.prompt), residual, next_norm, self._eps)  # type: ignore[no-any-return]
 
 
 class Ling:

@@ -8,6 +8,7 @@ import torch
 
 from ling_runtime.ops.activation import swiglu
 from ling_runtime.ops.moe_layer import MoeWeights
+from ling_runtime.ops.prompt import project
 from ling_runtime.ops.router import RouterWeights
 
 if TYPE_CHECKING:
@@ -21,19 +22,20 @@ if TYPE_CHECKING:
 
 class DenseMlp:
     def __init__(self, weights: Packer, limit: float | None, kernels: Kernels) -> None:
-        self._linear, self._limit = kernels["linear"], limit
+        self._kernels, self._limit = kernels, limit
         self._gate_up = weights.stack("gate_proj", "up_proj")
         self._down = weights("down_proj.weight")
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return self._linear(swiglu(self._linear(x, self._gate_up), self._limit), self._down)  # type: ignore[no-any-return]
+    def __call__(self, x: Tensor, *, prompt: bool = False) -> Tensor:
+        hidden = swiglu(project(self._kernels, prompt, x, self._gate_up), self._limit)
+        return project(self._kernels, prompt, hidden, self._down)
 
 
 class MoeMlp:
     """Routed experts plus the shared one, which is packed behind them where its shape is theirs."""
 
     def __init__(self, config: ModelConfig, weights: Packer, layer: int, kernels: Kernels) -> None:
-        self._run, self._kernels, self._eps = kernels["moe"], kernels, config.rms_norm_eps
+        self._kernels, self._eps = kernels, config.rms_norm_eps
         limit, shared_limit = config.swiglu_limits(layer)
         experts = [weights.at(f"experts.{e}") for e in range(config.num_experts)]
         shared = [weights.at("shared_experts")] if config.num_shared_experts else []
@@ -61,8 +63,8 @@ class MoeMlp:
 
     def __call__(self, x: Tensor, residual: Tensor, norm: Tensor, pass_: Pass) -> tuple[Tensor, Tensor]:
         """(norm of the sum with the residual, the sum)."""
-        rows = pass_.window.real_rows
-        return self._run(x, residual, norm, self._eps, rows, self._weights, self._kernels)  # type: ignore[no-any-return]
+        rows, run = pass_.window.real_rows, self._kernels["prompt_moe" if pass_.window.prompt else "moe"]
+        return run(x, residual, norm, self._eps, rows, self._weights, self._kernels)  # type: ignore[no-any-return]
 
 
 def router_weights(config: ModelConfig, weights: Packer) -> RouterWeights:

@@ -13,6 +13,7 @@ import torch
 
 from ling_runtime.model.ling import Block, Ling
 from ling_runtime.model.packing import Packer
+from ling_runtime.ops.prompt import project
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,10 +37,10 @@ class Nextn:
 
     def __call__(self, ids: Tensor, hidden: Tensor, pass_: Pass) -> Tensor:
         """ids [B * T] of the next tokens, hidden [>= B * T, D] -> hidden [R, D] after the final norm."""
-        norm, linear = self._target.kernels["rms_norm"], self._target.kernels["linear"]
-        pad = pass_.window.pad
+        kernels, pad = self._target.kernels, pass_.window.pad
+        norm = kernels["rms_norm"]
         embedded = norm(pad(self._target.embedding.index_select(0, ids)), self._embed_norm, self._eps)
         carried = norm(pad(hidden[: ids.shape[0]]), self._hidden_norm, self._eps)
-        residual = linear(torch.cat([embedded, carried], dim=-1), self._join)
+        residual = project(kernels, pass_.window.prompt, torch.cat([embedded, carried], dim=-1), self._join)
         normed = norm(residual, self._block.input_norm, self._eps)
         return self._block(normed, residual, self._final_norm, pass_)[0]

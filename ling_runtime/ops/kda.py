@@ -68,6 +68,15 @@ class KdaStaged:
     states: Tensor  # [B, closed chunks + 1, H, d, d]: at the boundary, then after each chunk the window can fill
 
 
+@dataclass(frozen=True)
+class KdaEnd:
+    """What a window leaves whose rows are all accepted, whatever their number: a prompt's."""
+
+    conv: Tensor  # [1, kernel - 1, C]
+    ring: Tensor  # [1, 16, H, 4 d + 1], zeros past the last row
+    state: Tensor  # [1, H, d, d] at the last chunk boundary
+
+
 @variant("kda_window")
 def kda_window(
     projected: Tensor, window: Window, weights: KdaWeights, state: KdaState, linear: Linear

@@ -67,6 +67,10 @@ class Kernels:
     def __getitem__(self, operator: str) -> Callable[..., Any]:
         return self._counted[operator]
 
+    def variant_of(self, operator: str) -> str:
+        """The name of the variant that runs."""
+        return self._chosen[operator].name
+
     def use(self, one: Variant) -> None:
         """Take a variant from outside the registry: one for training, which no server may be asked to run."""
         self._chosen[one.operator] = one

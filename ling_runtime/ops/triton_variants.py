@@ -12,7 +12,11 @@ import os
 
 import torch
 
-MODULES = ("commit", "head", "kda", "linear", "mla", "moe_layer", "norm", "relay", "router")
+PROMPT = ("kda", "linear", "mla", "moe", "router")
+MODULES = (
+    *("commit", "head", "kda", "linear", "mla", "moe_layer", "norm", "relay", "router"),
+    *(f"prompt_{name}" for name in PROMPT),
+)
 
 
 def usable() -> bool:

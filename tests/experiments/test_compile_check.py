@@ -23,6 +23,8 @@ EXPECTED = {
     "_expert_hidden",
     "_settle",
     "_commit",
+    *("_wide", "_gates", "_count", "_plan", "_order", "_up", "_down"),
+    *("_ready", "_couple", "_solve", "_walk_chunks", "_read_chunks", "_keep", "_expand", "_attend_prompt"),
 }
 
 

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 OF_A_BLOCK = {"draft_attention"}
 """Sees all rows of its block at once, request by request: test_dspark_step.py holds it to its neighbours."""
 
+OF_A_PROMPT = {f"prompt_{name}" for name in ("linear", "router", "moe", "kda", "mla")}
+"""See no windows but parts of a prompt: test_prompt_kernels.py cuts one."""
+
 WINDOWS = (1, 2, 4, 6, 9, 17)
 STREAM = 70
 Run = Callable[[Callable[..., Any], "Tensor", "Pass"], "Tensor"]
@@ -139,7 +142,9 @@ def cases(config: ModelConfig, dtype: torch.dtype = torch.float32) -> dict[str, 
     }
 
 
-PORTABLE = [v for v in variants() if v.operator not in OF_A_BLOCK and ".triton_" not in v.function.__module__]
+PORTABLE = [
+    v for v in variants() if v.operator not in OF_A_BLOCK | OF_A_PROMPT and ".triton_" not in v.function.__module__
+]
 """Variants that run on any device; the others are held to the same in test_triton."""
 
 
@@ -174,4 +179,4 @@ def test_row_bits_depend_on_neither_window_nor_place(
 
 
 def test_every_operator_has_a_case(small_config: ModelConfig) -> None:
-    assert set(cases(small_config)) | OF_A_BLOCK == {v.operator for v in variants()}
+    assert set(cases(small_config)) | OF_A_BLOCK | OF_A_PROMPT == {v.operator for v in variants()}

@@ -35,7 +35,7 @@ def test_reads_every_effective_flag() -> None:
     config = parsed(
         "--served-model-name tiny --host 0.0.0.0 --port 0 --context-length 99 --max-running-requests 3 "
         "--dtype bfloat16 --chunked-prefill-size -1 --random-seed 5 --device cpu --num-threads 2 "
-        "--kernel linear=fused router=bf16 --kernel moe=split --weight-version v2"
+        "--prefill-kernels reference --kernel linear=fused router=bf16 --kernel moe=split --weight-version v2"
     )
     assert config == ServerConfig(
         model_path="dir",
@@ -47,6 +47,7 @@ def test_reads_every_effective_flag() -> None:
         max_running_requests=3,
         dtype="bfloat16",
         chunked_prefill_size=-1,
+        prefill_kernels="reference",
         random_seed=5,
         num_threads=2,
         kernel={"linear": "fused", "router": "bf16", "moe": "split"},
@@ -188,6 +189,7 @@ def test_the_effective_flags_are_these() -> None:
         "--context-length",
         "--max-running-requests",
         "--chunked-prefill-size",
+        "--prefill-kernels",
         "--random-seed",
         "--dtype",
         "--device",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ling_runtime.arguments import parse
+from ling_runtime.arguments import own_prefill, parse
 from ling_runtime.config import ConfigError
-from ling_runtime.server import load, replayed
+from ling_runtime.server import load, prompt_variants, replayed
 
 
 def asked(text: str) -> bool:
@@ -29,6 +29,31 @@ def test_dspark_is_eager_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
 def test_a_missing_device_is_an_error_that_names_the_way_out() -> None:
     with pytest.raises(ConfigError, match="--disable-cuda-graph"):
         asked("--device cuda")
+
+
+@pytest.mark.parametrize(
+    ("flags", "own", "chunk"),
+    [
+        ("", False, 512),
+        ("--dtype bfloat16", False, 512),
+        ("--device cuda", False, 512),
+        ("--device cuda --dtype bfloat16", True, 8192),
+        ("--device cuda --dtype bfloat16 --chunked-prefill-size 256", True, 256),
+        ("--device cuda --dtype bfloat16 --prefill-kernels reference", False, 512),
+        ("--device cuda --prefill-kernels triton", True, 8192),
+    ],
+)
+def test_prompts_have_kernels_of_their_own_in_bf16_on_a_card_and_where_asked(flags: str, own: bool, chunk: int) -> None:
+    config = parse(["--model-path", "somewhere", *flags.split()])
+    assert own_prefill(config.prefill_kernels, config.device, config.dtype) == own
+    assert config.chunked_prefill_size == chunk
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="only a machine without a card lacks one")
+def test_kernels_for_prompts_that_cannot_run_are_an_error_that_names_the_way_out() -> None:
+    with pytest.raises(ConfigError, match="--prefill-kernels reference"):
+        prompt_variants(parse(["--model-path", "somewhere", "--prefill-kernels", "triton"]))
+    assert not prompt_variants(parse(["--model-path", "somewhere"]))
 
 
 def test_simulated_acceptance_needs_graphs() -> None:
