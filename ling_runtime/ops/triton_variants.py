@@ -12,7 +12,10 @@ import os
 
 import torch
 
-MODULES = ("commit", "head", "kda", "linear", "mla", "moe_layer", "norm", "relay", "router")
+MODULES = (
+    "commit", "dense", "head", "kda", "kda_tiles", "linear", "mla", "mla_three", "moe_layer", "moe_switches", "norm",
+    "relay", "router", "router_norm",
+)  # fmt: skip
 
 
 def usable() -> bool:
