@@ -7,7 +7,8 @@ import torch
 
 from ling_runtime.arguments import parse
 from ling_runtime.config import ConfigError
-from ling_runtime.server import load, replayed
+from ling_runtime.executor.switches import DEFAULT, Switches
+from ling_runtime.server import load, rearranged, replayed
 
 
 def asked(text: str) -> bool:
@@ -35,3 +36,22 @@ def test_simulated_acceptance_needs_graphs() -> None:
     flags = ["--model-path", "somewhere", "--speculative-algorithm", "NEXTN"]
     with pytest.raises(ConfigError, match="SGLANG_SIMULATE_ACC_LEN: only where steps are CUDA graphs"):
         load(parse(flags, {"SGLANG_SIMULATE_ACC_LEN": "2.5"}))
+
+
+def test_flags_rearrange_a_replayed_step() -> None:
+    def said(text: str) -> Switches:
+        return rearranged(parse(["--model-path", "somewhere", *text.split()]), graphs=True)
+
+    assert said("") == said("--seq-lens-pin") == DEFAULT
+    assert said("--fused-verify-extend") == Switches(fused_verify_extend=True)
+    assert said("--disable-draft-extend-cuda-graph --glue-graph off") == Switches(extend_graph=False, glue_graph=False)
+    assert said("--glue-graph on") == Switches(glue_graph=True)
+
+
+@pytest.mark.parametrize(
+    "flag", ["--seq-lens-pin", "--fused-verify-extend", "--disable-draft-extend-cuda-graph", "--glue-graph off"]
+)
+def test_flags_of_replayed_steps_need_them(flag: str) -> None:
+    name = flag.split(maxsplit=1)[0]
+    with pytest.raises(ConfigError, match=f"{name}: only where steps are CUDA graphs"):
+        load(parse(["--model-path", "somewhere", *flag.split()]))
