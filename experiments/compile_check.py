@@ -77,8 +77,12 @@ def one_of_each(config: ModelConfig) -> ModelConfig:
     )
 
 
-def compiled(config: ModelConfig, capability: int, rows: list[int], modes: list[Any], context: int) -> list[Compiled]:
-    """Every kernel that verify steps of `rows` rows launch under each PDL mode; the process cannot launch any after."""
+def compiled(
+    config: ModelConfig, capability: int, rows: list[int], modes: list[Any], context: int, chosen: dict[str, str]
+) -> list[Compiled]:
+    """Every kernel that verify steps of `rows` rows launch under each PDL mode, with variants `chosen` beside the
+    device's; the process cannot launch any after.
+    """
     register()
     found: dict[str, Compiled] = {}
     launch = JITFunction.run
@@ -90,7 +94,9 @@ def compiled(config: ModelConfig, capability: int, rows: list[int], modes: list[
 
     with patch.object(JITFunction, "run", compile_only):
         driver.set_active(StandIn(capability))
-        model = Ling(config, Unread(config), Kernels(DEVICE_VARIANTS), positions=context + 64, dtype=torch.bfloat16)
+        model = Ling(
+            config, Unread(config), Kernels(DEVICE_VARIANTS | chosen), positions=context + 64, dtype=torch.bfloat16
+        )
         caches = Caches(
             config, max_requests=1, pages=pages_for(context + 64), dtype=torch.bfloat16, device=torch.device("cpu")
         )
@@ -112,9 +118,11 @@ def main() -> int:
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 6, 17])
     parser.add_argument("--pdl", nargs="+", default=["off", "ahead"], choices=["off", "late", "early", "warm", "ahead"])
     parser.add_argument("--context", type=int, default=8192)
+    parser.add_argument("--kernel", nargs="*", default=[], metavar="OP=VARIANT", help="other variants of operators")
     options = parser.parse_args()
+    chosen = dict(pair.split("=", 1) for pair in options.kernel)
     config = one_of_each(ModelConfig.from_pretrained(options.model_path))
-    kernels = compiled(config, options.capability, options.rows, options.pdl, options.context)
+    kernels = compiled(config, options.capability, options.rows, options.pdl, options.context, chosen)
     for kernel in kernels:
         print(f"{kernel.name:<18}{kernel.shared:>8} bytes shared{kernel.warps:>4} warps")
     over = [kernel for kernel in kernels if kernel.shared > SHARED_LIMIT[options.capability]]
