@@ -78,6 +78,9 @@ SWITCHES: tuple[Switch, ...] = (
         post=Post(figure=None, section="the command of the NEXTN run, as a flag"),
     ),
     Switch(
+        name="result-ring", off=TUNED, on=Setting(switches=Switches(result_ring=True)), loop=AHEAD, post=None,
+    ),
+    Switch(
         name="pdl-late", off=Setting(pdl="off"), on=Setting(pdl="late"), post=Post(figure=None, section=PDL),
     ),
     Switch(

@@ -75,7 +75,8 @@ class ServerConfig:
     fused_verify_extend: bool = False
     disable_draft_extend_cuda_graph: bool = False
     glue_graph: Literal["on", "off"] | None = None
-    """These three rearrange a replayed step: `executor.switches`."""
+    result_ring: bool = False
+    """These four rearrange a replayed step: `executor.switches`."""
     chat_template: str | None = None
     weight_version: str = "default"
     log_level: str = "info"
@@ -153,6 +154,7 @@ def _parser() -> _Parser:
     add("--fused-verify-extend", action="store_const", const=True, help="NEXTN: verify and extend as one CUDA graph")
     add("--disable-draft-extend-cuda-graph", action="store_const", const=True, help="NEXTN: extend launch by launch")
     add("--glue-graph", choices=("on", "off"), help="refill a step's metadata before its graphs, as a graph or eagerly")
+    add("--result-ring", action="store_const", const=True, help="results go to the host from the verify graph itself")
     add("--chat-template", metavar="FILE", help="Jinja template instead of the checkpoint's")
     add("--weight-version", metavar="NAME")
     add("--log-level", choices=("debug", "info", "warning", "error"))

@@ -125,7 +125,7 @@ def replayed(config: ServerConfig) -> bool:
     return True
 
 
-STEP_FLAGS = ("seq_lens_pin", "fused_verify_extend", "disable_draft_extend_cuda_graph", "glue_graph")
+STEP_FLAGS = ("seq_lens_pin", "fused_verify_extend", "disable_draft_extend_cuda_graph", "glue_graph", "result_ring")
 
 
 def rearranged(config: ServerConfig, *, graphs: bool) -> Switches:
@@ -137,6 +137,7 @@ def rearranged(config: ServerConfig, *, graphs: bool) -> Switches:
         fused_verify_extend=config.fused_verify_extend,
         extend_graph=not config.disable_draft_extend_cuda_graph,
         glue_graph=None if config.glue_graph is None else config.glue_graph == "on",
+        result_ring=config.result_ring,
     )
 
 

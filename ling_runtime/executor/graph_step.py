@@ -20,8 +20,8 @@ from ling_runtime.executor.glue import Glue
 from ling_runtime.executor.graphs import Recorded, Replays, VerifyStep, missing_variants
 from ling_runtime.executor.interface import StepOutput
 from ling_runtime.executor.nextn_graphs import DraftStep, ExtendStep, Seeds
-from ling_runtime.executor.parts import Fused, RefillStep, Unrecorded
-from ling_runtime.executor.relay import Emitted, Outbox, Relay
+from ling_runtime.executor.parts import Fused, KeepStep, RefillStep, Unrecorded
+from ling_runtime.executor.relay import Emitted, Outbox, Relay, Ring
 from ling_runtime.executor.step import Slot, StepExecutor
 from ling_runtime.executor.switches import DEFAULT, Switches, check
 from ling_runtime.ops.triton_launch import fastest, pdl
@@ -53,22 +53,24 @@ class GreedyStep:
         fed = switches.glue_graph is not None
         self._verify = VerifyStep(model, caches, relay, batch=batch, rows=rows, simulated=simulated, fed=fed)
         self._before: list[Recorded] = []
-        self._middle: Recorded = self._verify
         self._after: list[Recorded] = []
+        self._outbox: Outbox | Ring = Outbox(batch, rows, model.device)
+        middle: list[Recorded] = [self._verify]
+        if switches.result_ring:
+            self._outbox = Ring(batch, rows, model.device)
+            middle.append(KeepStep(self._verify, self._outbox))
         if proposer:
             draft, seeds = proposer.draft, Seeds(*proposer.seeds)
             extend: Recorded = ExtendStep(model, draft, seeds, self._verify)
             self._before.append(DraftStep(model, draft, relay, seeds, self._verify, proposer.steps))
-            if switches.fused_verify_extend:
-                self._middle = Fused(self._verify, extend)
-            else:
-                self._after.append(extend if switches.extend_graph else Unrecorded(extend))
+            following = middle if switches.fused_verify_extend else self._after
+            following.append(extend if switches.extend_graph else Unrecorded(extend))
         if fed:
             glue = glue if switches.glue_graph else None
             drafting = [RefillStep(self._verify, "draft", glue), *self._before] if proposer else []
             self._before = [*drafting, RefillStep(self._verify, "verify", glue)]
-        self._replays = Replays(model.kernels)
-        self._outbox, self._sent = Outbox(batch, rows, model.device), Emitted(*self._verify.results, None)
+        self._middle = middle[0] if len(middle) == 1 else Fused(*middle)
+        self._replays, self._sent = Replays(model.kernels), Emitted(*self._verify.results, None)
         self._slots: tuple[int, ...] = ()
 
     def __call__(self, slots: Sequence[int]) -> Emitted:

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from ling_runtime.executor.graphs import Recorded
+from ling_runtime.ops.triton_ring import keep
 
 if TYPE_CHECKING:
     from ling_runtime.executor.glue import Glue
     from ling_runtime.executor.graphs import VerifyStep
+    from ling_runtime.executor.relay import Ring
 
 
 class Fused(Recorded):
@@ -38,6 +40,16 @@ class Unrecorded(Recorded):
 
     def step(self) -> None:
         self.run()
+
+
+class KeepStep(Recorded):
+    """What `verify` found, into the ring that the host reads."""
+
+    def __init__(self, verify: VerifyStep, ring: Ring) -> None:
+        self._verify, self._ring = verify, ring
+
+    def run(self) -> None:
+        keep(*self._verify.results, self._ring.slots, self._ring.turn)
 
 
 class RefillStep(Recorded):

@@ -23,6 +23,8 @@ class Switches:
     """What a step looks up by slot: None inside its graphs, in one kernel; else by a chain of tensor operations before
     them, True as a graph of its own, False one by one, as a backend has it that refills its metadata on the host.
     """
+    result_ring: bool = False
+    """Verification writes its results into memory of the host itself, instead of a copy on another stream."""
 
 
 DEFAULT = Switches()

@@ -14,7 +14,7 @@ import torch
 
 MODULES = (
     "commit", "dense", "head", "kda", "kda_tiles", "linear", "mla", "mla_three", "moe_layer", "moe_switches", "norm",
-    "relay", "router", "router_norm",
+    "relay", "ring", "router", "router_norm",
 )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 
 from tests.ling_runtime.interpreted import DEVICE  # isort: skip - before anything of Triton
 
@@ -14,8 +15,10 @@ from ling_runtime.executor.build import ExecutorSettings, build_executor
 from ling_runtime.executor.glue import WARM, Glue
 from ling_runtime.executor.graph_step import GraphExecutor
 from ling_runtime.executor.graphs import DEVICE_VARIANTS, missing_variants
+from ling_runtime.executor.relay import Ring
 from ling_runtime.executor.switches import Switches
 from ling_runtime.ops.registry import Kernels
+from ling_runtime.ops.triton_ring import keep
 from ling_runtime.weights import initialise
 from tests.ling_runtime.executor.test_graph_step import drive, served, smaller
 
@@ -58,7 +61,8 @@ def plain(config: ModelConfig) -> tuple[list[list[int]], list[dict[str, Any]]]:
         Switches(extend_graph=False),
         Switches(glue_graph=False),
         Switches(glue_graph=True),
-        Switches(glue_graph=True, fused_verify_extend=True),
+        Switches(result_ring=True),
+        Switches(glue_graph=True, fused_verify_extend=True, result_ring=True),
     ],
     ids=str,
 )
@@ -102,6 +106,20 @@ def test_graphs_take_the_device_variants_and_their_switches() -> None:
     assert missing_variants(Kernels(DEVICE_VARIANTS)) == []
     assert missing_variants(Kernels(DEVICE_VARIANTS | {"mla_window": "triton_three", "moe": "triton_align_two"})) == []
     assert missing_variants(Kernels(DEVICE_VARIANTS | {"router": "bf16"})) == ["router"]
+
+
+def test_a_ring_is_written_in_turns_that_the_device_counts() -> None:
+    ring = Ring(2, 3, DEVICE)
+    sent = []
+    for step in range(5):
+        choices = torch.arange(6, device=DEVICE).view(2, 3) + 10 * step
+        accepted = torch.tensor([1 + step % 3, 3], device=DEVICE)
+        keep(choices, accepted, ring.slots, ring.turn)
+        sent.append(ring.send(choices, accepted))
+    assert int(ring.turn) == 5
+    assert [one.read() for one in sent[2:]] == [
+        [[20, 21, 22], [23, 24, 25]], [[30], [33, 34, 35]], [[40, 41], [43, 44, 45]]
+    ]  # fmt: skip
 
 
 class Desk:

@@ -199,6 +199,7 @@ def test_the_effective_flags_are_these() -> None:
         "--fused-verify-extend",
         "--disable-draft-extend-cuda-graph",
         "--glue-graph",
+        "--result-ring",
         "--speculative-algorithm",
         "--speculative-num-steps",
         "--speculative-eagle-topk",

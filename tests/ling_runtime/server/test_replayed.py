@@ -45,11 +45,18 @@ def test_flags_rearrange_a_replayed_step() -> None:
     assert said("") == said("--seq-lens-pin") == DEFAULT
     assert said("--fused-verify-extend") == Switches(fused_verify_extend=True)
     assert said("--disable-draft-extend-cuda-graph --glue-graph off") == Switches(extend_graph=False, glue_graph=False)
-    assert said("--glue-graph on") == Switches(glue_graph=True)
+    assert said("--glue-graph on --result-ring") == Switches(glue_graph=True, result_ring=True)
 
 
 @pytest.mark.parametrize(
-    "flag", ["--seq-lens-pin", "--fused-verify-extend", "--disable-draft-extend-cuda-graph", "--glue-graph off"]
+    "flag",
+    [
+        "--seq-lens-pin",
+        "--fused-verify-extend",
+        "--disable-draft-extend-cuda-graph",
+        "--glue-graph off",
+        "--result-ring",
+    ],
 )
 def test_flags_of_replayed_steps_need_them(flag: str) -> None:
     name = flag.split(maxsplit=1)[0]
