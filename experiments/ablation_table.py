@@ -41,6 +41,9 @@ class Switch:
 
 
 TUNED = Setting()
+GATE_NORM, SELECT_INSIDE = (
+    Setting(kernels={"moe_block": name}) for name in ("triton_gate_norm", "triton_select_inside")
+)
 AHEAD: tuple[Mode, Mode] = ("ahead", "ahead")
 SEAMS, PDL, KERNELS = (
     "Closing the seams",
@@ -121,10 +124,14 @@ SWITCHES: tuple[Switch, ...] = (
     ),
     Switch(name="mla-three", off=TUNED, on=Setting(kernels={"mla_window": LEAN["mla_window"]}), post=None),
     Switch(name="dense-activation", off=TUNED, on=Setting(kernels={"dense_mlp": LEAN["dense_mlp"]}), post=None),
-    Switch(name="gate-norm", off=TUNED, on=Setting(kernels={"moe_block": LEAN["moe_block"]}), post=None),
+    Switch(name="gate-norm", off=TUNED, on=GATE_NORM, post=None),
+    Switch(name="select-inside", off=GATE_NORM, on=SELECT_INSIDE, steps=("1",), post=None),
     Switch(
-        name="gate-norm-bf16", off=Setting(kernels={"moe_block": LEAN["moe_block"]}),
-        on=Setting(kernels={"moe_block": "triton_gate_norm_bf16"}), post=None,
+        name="gate-norm-bf16", off=GATE_NORM, on=Setting(kernels={"moe_block": "triton_gate_norm_bf16"}), post=None,
+    ),
+    Switch(
+        name="select-inside-bf16", off=SELECT_INSIDE, on=Setting(kernels={"moe_block": "triton_select_inside_bf16"}),
+        steps=("1",), post=None,
     ),
     Switch(name="lean", off=TUNED, on=Setting(kernels=LEAN), post=None),
 )  # fmt: skip

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 ROOM = 1024
 """Positions past the context that steps may fill."""
-LEAN = {"mla_window": "triton_three", "dense_mlp": "triton", "moe_block": "triton_gate_norm"}
+LEAN = {"mla_window": "triton_three", "dense_mlp": "triton", "moe_block": "triton_select_inside"}
 """Fewer stages that wait for each other: meant for steps of one row."""
 
 
@@ -60,7 +60,7 @@ STACKS: dict[str, Setting] = {
     "pdl-warm": Setting(pdl="warm"),
     "pdl-ahead": Setting(pdl="ahead"),
     "lean": Setting(kernels=LEAN),
-    "lean-bf16": Setting(kernels=LEAN | {"moe_block": "triton_gate_norm_bf16"}),
+    "lean-bf16": Setting(kernels=LEAN | {"moe_block": "triton_select_inside_bf16"}),
 }
 """Captured steps; the first as the executor makes them."""
 

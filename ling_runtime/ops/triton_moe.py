@@ -46,8 +46,8 @@ def expert_hidden(
     """
     rows, width, inner = len(ids), gate_up.shape[1] // 2, gate_up.shape[2]
     slots = ids.shape[1] + (shared is not None)
-    tiles, splits, one = tiles or UP_TILES, _splits(splits, inner), rows == 1
-    depth = min(tiles.depth, _power_in(inner // splits)) if splits > 1 else tiles.depth
+    tiles, one = tiles or UP_TILES, rows == 1
+    splits, depth = parts_of(inner, splits, tiles)
     shape = (splits, slots, 2 * width) if one else (rows, slots, width * (1 + raw))
     hidden = torch.empty(shape, dtype=torch.float32 if one or raw else x.dtype, device=x.device)
     columns = triton.cdiv(width, tiles.columns)
@@ -81,8 +81,11 @@ def expert_out(
     return out
 
 
-def _splits(splits: int, inner: int) -> int:
-    return splits if inner % (splits * TILE) == 0 else 1
+def parts_of(inner: int, splits: int, tiles: Tiles) -> tuple[int, int]:
+    """(parts of K, depth of a tile that divides one): one part where K does not divide."""
+    if splits == 1 or inner % (splits * TILE):
+        return 1, tiles.depth
+    return splits, min(tiles.depth, _power_in(inner // splits))
 
 
 def _power_in(number: int) -> int:

@@ -126,7 +126,7 @@ def select_row(
     expert = tl.arange(0, E)
     score = 1.0 / (1.0 + tl.exp(-logits))
     biased = tl.reshape(score + preference, (GROUPS, E // GROUPS))
-    masked = tl.reshape(tl.where(_kept(biased, GROUPS, E // GROUPS, KEPT)[:, None], biased, -float("inf")), (E,))
+    masked = tl.reshape(tl.where(kept(biased, GROUPS, E // GROUPS, KEPT)[:, None], biased, -float("inf")), (E,))
     bits = masked.to(tl.int32, bitcast=True)
     # Integers in the order of the floats: a warp compares them in one instruction.
     order = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
@@ -147,7 +147,7 @@ def select_row(
 
 
 @triton.jit
-def _kept(biased, GROUPS: tl.constexpr, SIZE: tl.constexpr, KEPT: tl.constexpr):
+def kept(biased, GROUPS: tl.constexpr, SIZE: tl.constexpr, KEPT: tl.constexpr):
     """Which groups stay: the KEPT best by the sum of their two best scores, the lower index first on a tie."""
     first = tl.max(biased, axis=1)
     at = tl.argmax(biased, axis=1, tie_break_left=True)

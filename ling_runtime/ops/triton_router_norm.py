@@ -7,7 +7,7 @@ programs of its launch. What it changes: rows reach the gate without having been
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import triton
@@ -60,26 +60,44 @@ def _block(
     return routed(normed, total, norm, eps, rows, ids, chosen, weights, kernels)
 
 
-def norm_route(
-    x: Tensor, residual: Tensor, norm: Tensor, eps: float, weights: RouterWeights, gate: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """x, residual [R, D] -> (norm of the sum, the sum, expert ids [R, k], weights [R, k] fp32)."""
-    rows, inner = x.shape
-    experts, kept = gate.shape[0], weights.experts_per_row
+class GateSums(NamedTuple):
+    """What the gate's programs leave of R rows, still to be added over `SPLITS` and scaled."""
+
+    parts: Tensor
+    """[splits, R, E] of the product without the norm's factor."""
+    squares: Tensor
+    """[splits, R]"""
+    total: Tensor
+    """[R, D] rows with the residual."""
+
+
+def norm_gate(x: Tensor, residual: Tensor, norm: Tensor, gate: Tensor) -> GateSums:
+    """x, residual [R, D] through gate [E, D]."""
+    (rows, inner), experts = x.shape, len(gate)
     parts = torch.empty(SPLITS, rows, experts, dtype=torch.float32, device=x.device)
     squares = torch.empty(SPLITS, rows, dtype=torch.float32, device=x.device)
-    normed, total = torch.empty_like(x), torch.empty_like(x)
+    total = torch.empty_like(x)
     share = triton.cdiv(inner, SPLITS * GATE_TILES.depth) * GATE_TILES.depth
     _norm_gate[(1 + triton.cdiv(experts, GATE_TILES.columns), SPLITS, triton.cdiv(rows, TILE))](
         x, residual, norm, gate, parts, squares, total, rows, experts, inner, share, triton.next_power_of_2(share),
         GATE_TILES.columns, GATE_TILES.depth, TILE, gate_form(x, gate), **launch(), num_warps=GATE_TILES.warps,
         num_stages=GATE_TILES.stages,
     )  # fmt: skip
-    ids = torch.empty(rows, kept, dtype=torch.int64, device=x.device)
-    chosen = torch.empty(rows, kept, dtype=torch.float32, device=x.device)
+    return GateSums(parts, squares, total)
+
+
+def norm_route(
+    x: Tensor, residual: Tensor, norm: Tensor, eps: float, weights: RouterWeights, gate: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """x, residual [R, D] -> (norm of the sum, the sum, expert ids [R, k], weights [R, k] fp32)."""
+    (rows, inner), experts, taken = x.shape, len(gate), weights.experts_per_row
+    parts, squares, total = norm_gate(x, residual, norm, gate)
+    normed = torch.empty_like(x)
+    ids = torch.empty(rows, taken, dtype=torch.int64, device=x.device)
+    chosen = torch.empty(rows, taken, dtype=torch.float32, device=x.device)
     _norm_select[(rows, 1 + triton.cdiv(inner, NORM_COLUMNS))](
         parts, squares, weights.bias, total, norm, ids, chosen, normed, rows, weights.scale, eps, inner, experts,
-        weights.groups, weights.kept_groups, kept, triton.next_power_of_2(kept), SPLITS, NORM_COLUMNS, **launch(),
+        weights.groups, weights.kept_groups, taken, triton.next_power_of_2(taken), SPLITS, NORM_COLUMNS, **launch(),
         num_warps=1,
     )  # fmt: skip
     return normed, total, ids, chosen

@@ -58,7 +58,10 @@ def test_switches_of_the_post_are_in_the_table_with_its_figures() -> None:
     assert "14.26 to 11.56" in said["bv-table"]
     assert said["mla-three"] == "-", "not the post's"
     tuned = [switch.name for switch in SWITCHES if TUNED not in (switch.off, switch.on)]
-    assert sorted(tuned) == ["gate-norm-bf16", "glue-graph", "moe-align-pairs", "pdl-late", "router-and-lm-head-bf16"]
+    assert sorted(tuned) == [
+        "gate-norm-bf16", "glue-graph", "moe-align-pairs", "pdl-late", "router-and-lm-head-bf16", "select-inside",
+        "select-inside-bf16",
+    ]  # fmt: skip
 
 
 def test_the_table_is_printed_and_written(

@@ -17,6 +17,7 @@ from ling_runtime.ops.triton_dense import dense_apart, dense_triton
 from ling_runtime.ops.triton_head import greedy_triton, greedy_triton_fp32
 from ling_runtime.ops.triton_kda_tiles import VALUE_TILES
 from ling_runtime.ops.triton_moe_layer import moe_triton
+from ling_runtime.ops.triton_moe_one import moe_block_select_inside, moe_block_select_inside_bf16
 from ling_runtime.ops.triton_moe_switches import (
     moe_activated_apart,
     moe_aligned_by_counts,
@@ -141,6 +142,26 @@ def test_the_norm_as_a_factor_of_the_gate(run, dtype: torch.dtype, rows: int) ->
     tolerance = torch.bfloat16 if run is moe_block_gate_norm_bf16 else dtype
     for one, other in zip(got, want, strict=True):
         close(one[:rows], other[:rows], tolerance)
+
+
+@pytest.mark.parametrize(("dtype", "pair"), [(torch.float32, 0), (torch.bfloat16, 1)], ids=str)
+def test_selection_inside_the_experts_is_the_same_selection(dtype: torch.dtype, pair: int) -> None:
+    """Ids, weights and normed rows do not differ, so a row has the bits that it has in a window of more rows."""
+    inside, apart = (
+        (moe_block_select_inside, moe_block_gate_norm),
+        (moe_block_select_inside_bf16, moe_block_gate_norm_bf16),
+    )[pair]
+    weights = moe_weights(dtype, joined=True)
+    entry = 1 + 0.2 * draw(64).flip(0)
+    x, residual, norm, eps = ends(draw(3, 64, dtype=dtype))
+    kernels = Kernels(ROUTED | {"moe": "triton", "add_rms_norm": "triton"})
+    for row in range(3):
+        one = (x[row : row + 1], residual[row : row + 1], entry, norm, eps, 1, weights, kernels)
+        for got, want in zip(inside(*one), apart(*one), strict=True):
+            equal(got, want, dtype)
+    if ON_A_CARD:
+        whole = apart(x, residual, entry, norm, eps, 3, weights, kernels)
+        assert all(torch.equal(a, b[2:]) for a, b in zip(inside(*one), whole, strict=True))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
