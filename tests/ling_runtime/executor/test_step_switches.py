@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -10,17 +11,22 @@ import torch
 
 from tests.ling_runtime.interpreted import DEVICE  # isort: skip - before anything of Triton
 
+from experiments.ablation_table import SWITCHES
+from experiments.step_subject import STACKS, Setting
 from ling_runtime.config import ConfigError
 from ling_runtime.executor.build import ExecutorSettings, build_executor
 from ling_runtime.executor.glue import WARM, Glue
 from ling_runtime.executor.graph_step import GraphExecutor
-from ling_runtime.executor.graphs import DEVICE_VARIANTS, missing_variants
+from ling_runtime.executor.graphs import DEVICE_VARIANTS, VerifyStep, missing_variants
+from ling_runtime.executor.parts import RefillStep
 from ling_runtime.executor.relay import Ring
 from ling_runtime.executor.switches import Switches
 from ling_runtime.ops.registry import Kernels
+from ling_runtime.ops.triton_launch import Pdl, pdl
 from ling_runtime.ops.triton_ring import keep
 from ling_runtime.weights import initialise
 from tests.ling_runtime.executor.test_graph_step import drive, served, smaller
+from tests.ling_runtime.executor.test_graphs import Host
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +36,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("interpreter")
 ON_A_CARD = DEVICE.type == "cuda"
 ROUNDS = 8 if ON_A_CARD else 2
+SIDES = [*STACKS.values(), *(side for switch in SWITCHES for side in (switch.off, switch.on))]
+MEASURED = [side for i, side in enumerate(SIDES) if side.kernels and side not in SIDES[:i]]
 
 
 def build(config: ModelConfig, steps: int, *, kernels: dict[str, str] | None = None, **settings: Any) -> GraphExecutor:
@@ -102,10 +110,62 @@ def test_a_switch_without_its_subject_is_refused(
         build(small_config, steps, switches=switches)
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not ON_A_CARD, reason="needs a CUDA device")
+@pytest.mark.parametrize("mode", ["late", "early"])
+@pytest.mark.parametrize("setting", MEASURED, ids=lambda setting: ",".join(setting.kernels.values()))
+def test_variants_launched_before_their_turn_leave_the_bits_of_their_turn(
+    small_config: ModelConfig, setting: Setting, mode: Pdl
+) -> None:
+    """Every variant that the ablation measures, replayed under PDL against launches that wait for each other."""
+    config = replace(smaller(small_config), num_nextn_predict_layers=0)
+    for rows in (1, 6):
+        hosts = [Host(config, setting.selection, torch.bfloat16) for _ in range(2)]
+        (eager, _), (graph, _) = (host.step(rows) for host in hosts)
+        eager.run()
+        with pdl(mode):
+            graph.capture()
+        for _ in range(12):
+            eager.run()
+            graph.replay()
+            assert torch.equal(eager.results.choices, graph.results.choices)
+            assert torch.equal(eager.hidden, graph.hidden)
+        for one, two in zip(*(host.caches.recurrent.snapshot(host.slot) for host in hosts), strict=True):
+            assert torch.equal(one, two)
+        assert torch.equal(hosts[0].caches.latent.rows, hosts[1].caches.latent.rows)
+
+
 def test_graphs_take_the_device_variants_and_their_switches() -> None:
     assert missing_variants(Kernels(DEVICE_VARIANTS)) == []
     assert missing_variants(Kernels(DEVICE_VARIANTS | {"mla_window": "triton_three", "moe": "triton_align_two"})) == []
     assert missing_variants(Kernels(DEVICE_VARIANTS | {"router": "bf16"})) == ["router"]
+
+
+def looked_up(step: VerifyStep) -> list[torch.Tensor]:
+    return [step.starts, step._verified, step._table, step._recurrent.walked]
+
+
+def test_a_refill_by_operations_finds_what_the_kernel_finds_in_the_same_buffers(small_config: ModelConfig) -> None:
+    """Also after glue has been told to record anew: graphs that read the buffers know them by address."""
+    host = Host(replace(smaller(small_config), num_nextn_predict_layers=0), {}, torch.float32)
+    step, relay = host.step()
+    glue = Glue(Desk().record)
+    refill = RefillStep(step, "verify", glue)
+    where = [buffer.data_ptr() for buffer in looked_up(step)]
+    for turn in range(2 * (WARM + 2)):
+        relay.drafts.random_(90)
+        relay.put(host.slot, length=20 + turn, token=turn)
+        host.caches.recurrent.pools.walked[host.slot] = turn
+        step.look_up()
+        want = [buffer.clone() for buffer in looked_up(step)]
+        for buffer in looked_up(step):
+            buffer.fill_(-7)
+        refill.step()
+        assert all(torch.equal(one, other) for one, other in zip(looked_up(step), want, strict=True))
+        if turn == WARM + 1:
+            glue.reset()
+    assert [buffer.data_ptr() for buffer in looked_up(step)] == where
+    assert glue.replays == 4
 
 
 def test_a_ring_is_written_in_turns_that_the_device_counts() -> None:

@@ -127,7 +127,7 @@ def synchronise() -> None:
 
 
 def warm(executor: StepExecutor, most: int) -> None:
-    """Every number of requests twice: a set of graphs is recorded for each, and stays."""
+    """Every number of requests twice, since a set of graphs is recorded for each and stays; then one that samples."""
     slots: list[int] = []
     for _ in range(most):
         slots.append(begin(executor, prompt(len(slots), 9), 8))
@@ -135,6 +135,10 @@ def warm(executor: StepExecutor, most: int) -> None:
             executor.decode(tuple(slots))
     for slot in slots:
         executor.release(slot)
+    sampled = begin(executor, prompt(most, 9), 8, dataclasses.replace(GREEDY, temperature=0.8), logprobs=2)
+    for _ in range(2):
+        executor.decode((sampled,))
+    executor.release(sampled)
 
 
 def read(executor: StepExecutor, step: int, most: int) -> Reading:
