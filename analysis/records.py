@@ -49,11 +49,20 @@ def load(directory: Path, study: str | None = None) -> pd.DataFrame:
     return pd.DataFrame(chosen)
 
 
-def read(path: Path) -> dict[str, Any]:
+def parsed(path: Path) -> dict[str, Any]:
+    """Raises RecordError."""
     try:
-        record: dict[str, Any] = json.loads(path.read_text())
-    except json.JSONDecodeError as error:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
         raise RecordError(f"{path}: not JSON ({error})") from error
+    if not isinstance(content, dict):
+        raise RecordError(f"{path}: no JSON object")
+    return content
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Raises RecordError, also for records of another program version."""
+    record = parsed(path)
     if record.get("schema") != SCHEMA:
         raise RecordError(f"{path}: schema {record.get('schema')}, this program reads {SCHEMA}")
     return record

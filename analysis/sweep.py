@@ -1,13 +1,11 @@
 """The cells of a depth sweep, from records or from a table somebody printed, in a form that can be drawn again.
 
-Each draw is one more sweep that might have been measured: of recorded cells, batches of consecutive requests are
-resampled, the same in every cell, since all were asked the same prompts. The surprise: a printed table has an
-uncertainty too. 1.51 stands for anything that rounds to it, and a conclusion that its last digit decides is none.
+Each draw is one more sweep that might have been measured. The surprise: batches of consecutive requests are resampled,
+the same in every cell, since all were asked the same prompts.
 """
 
 from __future__ import annotations
 
-import csv
 import json
 from dataclasses import dataclass
 from math import isqrt
@@ -15,8 +13,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from analysis.economics import Acceptance, Point, by_position
+from analysis.printed import from_table
 from analysis.records import PATTERN, RecordError, read
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Draw = np.random.Generator | None
 
-COLUMNS = ("steps", "tokens", "accept", "tpot")
-
 
 class Cell(Protocol):
     """A measured depth."""
@@ -40,23 +39,6 @@ class Cell(Protocol):
     def depth(self) -> int: ...
     def point(self, draw: Draw) -> Point: ...
     def acceptance(self, draw: Draw) -> Acceptance | None: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Printed:
-    """A row of a table: each figure with the value of half its last digit."""
-
-    name: str
-    depth: int
-    accept: tuple[float, float]
-    tpot_ms: tuple[float, float]
-
-    def point(self, draw: Draw) -> Point:
-        accept, tpot = (_within(figure, draw) for figure in (self.accept, self.tpot_ms))
-        return Point(depth=self.depth, forwards=forwards("nextn", self.depth), step_ms=accept * tpot, accept=accept)
-
-    def acceptance(self, draw: Draw) -> None:  # noqa: ARG002 - a table has no positions
-        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +86,7 @@ def forwards(algorithm: str, depth: int) -> int:
 def read_sweep(path: Path, study: str | None = None) -> dict[str, list[Cell]]:
     """By algorithm, by depth: of a directory the valid records, of a .csv or .json its rows. Raises RecordError."""
     cells: list[tuple[str, Cell]] = []
-    cells += from_records(path, study) if path.is_dir() else (("nextn", cell) for cell in from_table(path))
+    cells += from_records(path, study) if path.is_dir() else ((cell.algorithm, cell) for cell in from_table(path))
     by_algorithm: dict[str, list[Cell]] = {}
     for algorithm, cell in sorted(cells, key=lambda pair: pair[1].depth):
         others = by_algorithm.setdefault(algorithm, [])
@@ -112,23 +94,6 @@ def read_sweep(path: Path, study: str | None = None) -> dict[str, list[Cell]]:
             raise RecordError(f"{path}: {others[-1].name} and {cell.name} are one depth; a sweep varies nothing else")
         others.append(cell)
     return by_algorithm
-
-
-def from_table(path: Path) -> Iterable[Printed]:
-    text = path.read_text()
-    rows = json.loads(text, parse_float=str) if path.suffix == ".json" else list(csv.DictReader(text.splitlines()))
-    for number, row in enumerate(rows, start=1):
-        missing = [column for column in COLUMNS if not row.get(column)]
-        if missing:
-            raise RecordError(f"{path}: row {number} lacks {', '.join(missing)}; needed: {', '.join(COLUMNS)}")
-        if int(row["tokens"]) != int(row["steps"]) + 1:
-            raise RecordError(f"{path}: row {number}: {row['tokens']} tokens are not {row['steps']} steps and one")
-        yield Printed(
-            name=f"nextn-{row['steps']}-{row['tokens']}",
-            depth=int(row["steps"]),
-            accept=_rounded(str(row["accept"])),
-            tpot_ms=_rounded(str(row["tpot"])),
-        )
 
 
 def from_records(directory: Path, study: str | None) -> Iterable[tuple[str, Recorded]]:
@@ -142,14 +107,23 @@ def from_records(directory: Path, study: str | None) -> Iterable[tuple[str, Reco
     for _, path in last.values():
         record = read(path)
         if record["status"] == "valid":
-            spec: Any = OmegaConf.load(path.parent / "spec.yaml")
-            rows = [json.loads(line) for line in (path.parent / "requests.jsonl").read_text().splitlines()]
-            yield (
-                spec.speculation.algorithm,
-                recorded(record["name"], spec.speculation, sorted(rows, key=lambda row: int(row["index"]))),
-            )
+            yield measured(record["name"], path.parent)
     if not last:
         raise RecordError(f"no record.json under {directory}")
+
+
+def measured(name: str, attempt: Path) -> tuple[str, Recorded]:
+    """A valid cell with its algorithm, from the files of its attempt. Raises RecordError."""
+    try:
+        spec: Any = OmegaConf.load(attempt / "spec.yaml")
+        rows = [json.loads(line) for line in (attempt / "requests.jsonl").read_text().splitlines()]
+        rows.sort(key=lambda row: int(row["index"]))
+        return spec.speculation.algorithm, recorded(name, spec.speculation, rows)
+    except (OSError, ValueError, LookupError, TypeError, OmegaConfBaseException, YAMLError) as error:
+        raise RecordError(
+            f"{attempt}: spec.yaml and requests.jsonl are not those of a measured cell "
+            f"({type(error).__name__}: {' '.join(str(error).split())})"
+        ) from error
 
 
 def recorded(name: str, spec: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Recorded:
@@ -177,13 +151,3 @@ def committed(rows: Sequence[Mapping[str, Any]], window: int) -> Floats | None:
             return None
         counts.append(np.bincount(per_step[:-1], minlength=window + 1)[1:].astype(float))
     return np.stack(counts)
-
-
-def _rounded(text: str) -> tuple[float, float]:
-    """The figure, and half of one in its last digit."""
-    return float(text), 0.5 * 10.0 ** -len(text.partition(".")[2])
-
-
-def _within(figure: tuple[float, float], draw: Draw) -> float:
-    value, half = figure
-    return value if draw is None else float(draw.uniform(value - half, value + half))

@@ -189,7 +189,8 @@ def loops(bench: Bench, switch: Switch, steps: int) -> Line:
 
 def curve(rows: int = 6) -> dict[int, float]:
     """Microseconds of a KDA window with its output projection by value columns of a program, cold states."""
-    from experiments.tile_sweep import microseconds, walk_cases  # noqa: PLC0415 - its imports need nothing else here
+    from experiments.tile_cases import walk_cases  # noqa: PLC0415 - only this line of the table needs them
+    from experiments.tile_sweep import microseconds  # noqa: PLC0415
 
     cases = walk_cases(rows, tuple(BV_CURVE_US))
     return {bv: round(microseconds(case), 2) for bv, case in zip(BV_CURVE_US, cases, strict=True)}

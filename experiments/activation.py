@@ -6,6 +6,7 @@ makes a cell invalid.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from experiments.engines.registry import engine_of
@@ -18,17 +19,32 @@ if TYPE_CHECKING:
     from gates.validity import Fault
 
 
-def faults(cell: CellSpec, info: Mapping[str, Any], log: str) -> tuple[Fault, ...]:
+@dataclass(frozen=True)
+class Activation:
+    """By key of the spec: what was asked for, and what was seen to run."""
+
+    expected: Mapping[str, Any]
+    observed: Mapping[str, Any]
+
+    @property
+    def faults(self) -> tuple[Fault, ...]:
+        return tuple(activation_faults(self.expected, self.observed))
+
+    @property
+    def reason(self) -> str | None:
+        return "; ".join(fault.reason for fault in self.faults) or None
+
+    def to_json(self) -> dict[str, Any]:
+        """The activation part of a record."""
+        return {
+            "ok": not self.faults,
+            "expected": dict(self.expected),
+            "observed": dict(self.observed),
+            "reason": self.reason,
+        }
+
+
+def prove(cell: CellSpec, info: Mapping[str, Any], log: str) -> Activation:
+    """From what the server says of itself (`/server_info`) and what it has logged."""
     engine = engine_of(cell)
-    return tuple(activation_faults(engine.expected(cell), engine.observed(cell, info, log)))
-
-
-def proof(cell: CellSpec, info: Mapping[str, Any], log: str) -> dict[str, Any]:
-    """The activation part of a record."""
-    engine, found = engine_of(cell), faults(cell, info, log)
-    return {
-        "ok": not found,
-        "expected": engine.expected(cell),
-        "observed": engine.observed(cell, info, log),
-        "reason": "; ".join(fault.reason for fault in found) or None,
-    }
+    return Activation(engine.expected(cell), engine.observed(cell, info, log))

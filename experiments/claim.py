@@ -67,3 +67,15 @@ def running(attempt: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         pass
     return None
+
+
+def abandoned(attempt: Path) -> dict[str, Any] | None:
+    """What a killed driver was at here; None where none was killed, or none of its words came to the disk.
+
+    For a caller that has seen that nobody is at work.
+    """
+    try:
+        text: dict[str, Any] = json.loads((attempt / FILE).read_bytes()[:TEXT_BYTES])
+    except (FileNotFoundError, ValueError):
+        return None
+    return text

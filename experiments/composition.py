@@ -44,14 +44,18 @@ class Composed:
 
 
 def expand(config: DictConfig) -> list[DictConfig]:
-    """One Hydra job's configuration, or one per cell that it lists. To be called inside the job."""
-    listed = override_lists(config)
-    if not listed:
-        return [config]
-    job = HydraConfig.get()
-    name = str(job.job.config_name)
-    (given, first), *others = pairs(config, job.overrides.task, listed)
-    return [composed(name, given, first), *(composed(name, base, cell, dropped=AXES) for base, cell in others)]
+    """One Hydra job's configuration, or one per cell that it lists. To be called inside the job. Raises ConfigError."""
+    try:
+        listed = override_lists(config)
+        if not listed:
+            return [config]
+        job = HydraConfig.get()
+        name = str(job.job.config_name)
+        typed = cast("list[str]", OmegaConf.to_container(job.overrides.task, resolve=False))  # as texts, `${x}` too
+        (given, first), *others = pairs(config, typed, listed)
+        return [composed(name, given, first), *(composed(name, base, cell, dropped=AXES) for base, cell in others)]
+    except OmegaConfBaseException as error:
+        raise named(error) from error
 
 
 def pairs(
@@ -84,12 +88,17 @@ def convert(config: DictConfig) -> Composed:
     try:
         values = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
-        raise ConfigError(str(error.full_key), str(error).splitlines()[0]) from error
+        raise named(error) from error
     assert isinstance(values, dict)
     secrets.learn(values)
     refuse_unknown(values, StudySpec, CellSpec, Cells, Modes)
     searched(values["search"])
     return Composed(build(StudySpec, values), build(CellSpec, values), build(Modes, values))
+
+
+def named(error: OmegaConfBaseException) -> ConfigError:
+    """A missing value or a broken reference, by its key."""
+    return ConfigError(error.full_key or "config", str(error).splitlines()[0])
 
 
 def searched(values: dict[Any, Any]) -> sweep.SearchSpec:

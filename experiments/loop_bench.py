@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 
+from experiments import card
 from ling_runtime.config import ModelConfig
 from ling_runtime.dummy import DummyTensors
 from ling_runtime.executor.graph_step import GraphExecutor
@@ -120,6 +121,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("loop_bench.json"))
     options = parser.parse_args()
+    card.required()
     config = ModelConfig.from_pretrained(options.model_path)
     subject = Subject(config, context=options.context, most_drafts=max(options.drafts), seed=options.seed)
     lines = [line for drafts in options.drafts for loop in LOOPS for line in measure(subject, drafts, loop, options)]

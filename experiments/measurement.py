@@ -99,15 +99,16 @@ def measure_cell(
         prompt_order=ruler.prompt_order(load.result.requests),
         load=ruler.load(spec.workload),
     )
+    active = activation.prove(spec, load.info, load.log)
     faults = [*accept_faults(spec.speculation, accept), *(ruler_faults(baseline.ruler, own) if baseline else ())]
     return Findings(
         metrics=metrics,
         score=score,
         gates=results,
         evidence=evidence,
-        faults=(*activation.faults(spec, load.info, load.log), *faults),
+        faults=(*active.faults, *faults),
         flags=tuple(flags(spec, metrics, load)),
-        activation=activation.proof(spec, load.info, load.log),
+        activation=active.to_json(),
         ruler=own,
         load=load.machine,
     )

@@ -120,7 +120,8 @@ def row(attempt: Path) -> Row:
     class_ = None if record["status"] == "valid" else failure.get("class") or record.get("rule")
     if held:
         reason = f"since {held['since_utc']} on {held['host']}, pid {held['pid']}"
-    phase = held["stage"] if held else failure.get("phase")
+    last = held or claim.abandoned(attempt)
+    phase = last["stage"] if last else failure.get("phase")
     log = attempt / (f"{phase}.log" if phase in get_args(Part) else LOGS.get(class_ or "", "server.log"))
     return Row(
         study=place.parent.name if decides else place.name,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from experiments import card
 from experiments.ablation import ablate, measure
 from experiments.ablation_table import SWITCHES
 from experiments.step_floor import copy_bandwidth, nextn_bytes, step_bytes
@@ -141,6 +142,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     options = arguments()
+    card.required()
     bandwidth = copy_bandwidth()
     config = shortened(ModelConfig.from_pretrained(options.model_path), options.layers)
     bench = Bench(config, context=options.context, seed=options.seed, most_rows=max(options.rows))
@@ -154,15 +156,15 @@ def main() -> None:
         if stack != "reference":
             lines += [nextn_line(bench, stack, drafts, steps, bandwidth) for drafts in options.nextn]
         print(table(lines), flush=True)
-    card = torch.cuda.get_device_name()
+    name = torch.cuda.get_device_name()
     record = {
-        "card": card,
+        "card": name,
         "copy_bytes_per_s": bandwidth,
         "context": options.context,
         "lines": [asdict(x) for x in lines],
     }
     options.out.write_text(json.dumps(record, indent=1) + "\n")
-    print(f"{card}, copy {bandwidth / 1e12:.2f} TB/s, torch {torch.__version__}, context {options.context}")
+    print(f"{name}, copy {bandwidth / 1e12:.2f} TB/s, torch {torch.__version__}, context {options.context}")
     print(table(lines))
 
 

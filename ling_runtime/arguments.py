@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from ling_runtime.speculation.dspark.schedule import Mode
 
 
+LAST_PORT = 65535
+
+
 @dataclass(frozen=True, kw_only=True)
 class ServerConfig:
     """Resolved arguments; `/server_info` shows each under its own name."""
@@ -85,6 +88,8 @@ class ServerConfig:
 
     def __post_init__(self) -> None:
         _at_least("--port", self.port, 0)
+        if self.port > LAST_PORT:
+            raise ConfigError(f"--port {self.port}: no such port; allowed: 0 to {LAST_PORT}")
         _at_least("--max-running-requests", self.max_running_requests, 1)
         if self.context_length is not None:
             _at_least("--context-length", self.context_length, 2)

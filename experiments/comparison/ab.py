@@ -164,7 +164,7 @@ def conclusion(
         "effect": source(result),
         "floor": known.to_json() | {"value": floor, "one_launch": known.value},
         "blocks": ran(timed, arms, bench.settings),
-        "activation": arms.activation,
+        "activation": {arm: seen.to_json() for arm, seen in arms.activation.items()},
         "ruler": {
             "harness": block_harness(),
             "dataset": question.baseline.data.dataset_sha256,
@@ -188,8 +188,8 @@ def judged(question: Question, candidate: dict[str, Any] | None, found: list[Fau
 def faults(arms: Arms, answers: Sequence[Answer]) -> Iterator[Fault]:
     """What speaks against using the blocks at all."""
     for arm, seen in arms.activation.items():
-        if not seen["ok"]:
-            yield Fault("inactive", f"{arm}: {seen['reason']}")
+        if seen.faults:
+            yield Fault("inactive", f"{arm}: {seen.reason}")
     if order(answers, "baseline") != order(answers, "candidate"):
         yield Fault("ruler", "the arms were asked different prompts")
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from typing import Any, Literal
 
     from analysis.pairs import Answer, Arm
+    from experiments.activation import Activation
     from experiments.comparison.requests import Request
     from experiments.machine import Cores
     from experiments.running import Running
@@ -72,7 +73,7 @@ class Arms:
         self.room: Room | None = None
         self.together: bool = servers == "together"
         self.launches = 0
-        self.activation: dict[Arm, dict[str, Any]] = {}
+        self.activation: dict[Arm, Activation] = {}
         self.commands: dict[Arm, str] = {}
 
     def __enter__(self) -> Self:
@@ -141,9 +142,9 @@ class Arms:
 
     def _prove(self, arm: Arm, info: Mapping[str, Any], log: str) -> None:
         """The first slot that contradicts what was asked for stays on record."""
-        if arm in self.activation and not self.activation[arm]["ok"]:
+        if arm in self.activation and self.activation[arm].faults:
             return
-        self.activation[arm] = activation.proof(self._specs[arm], info, log)
+        self.activation[arm] = activation.prove(self._specs[arm], info, log)
 
 
 def room(supervisor_pid: int | None, used_before: Mapping[str, int]) -> Room | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,8 +15,9 @@ from analysis.__main__ import main
 from analysis.breakeven import breakeven
 from analysis.breakeven_text import lines
 from analysis.economics import Acceptance, Point, Routing, added, best, between, by_position, fit_cost, predict
+from analysis.printed import Printed
 from analysis.records import RecordError
-from analysis.sweep import Printed, Recorded, committed, read_sweep, recorded
+from analysis.sweep import Recorded, committed, read_sweep, recorded
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -202,22 +204,72 @@ def test_a_printed_figure_stands_for_what_rounds_to_it(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     path.write_text('[{"steps": 3, "tokens": 4, "accept": 3.110, "tpot": 1.5}]')
     (cell,) = read_sweep(path)["nextn"]
-    assert cell == Printed(name="nextn-3-4", depth=3, accept=(3.11, 0.0005), tpot_ms=(1.5, 0.05))
+    assert cell == Printed(depth=3, accept=(3.11, 0.0005), tpot_ms=(1.5, 0.05))
+    path.write_text('[{"steps": 0, "tokens": 1, "accept": 1, "tpot": "3e1"}]')
+    (plain,) = read_sweep(path)["none"]
+    assert plain == Printed(depth=0, accept=(1.0, 0.5), tpot_ms=(30.0, 5.0))
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("steps,tokens,accept\n3,4,3.1\n", "row 1 lacks tpot"),
+        ("steps,tokens,accept\n3,4,3.1\n", "row 1: lacks tpot"),
         ("steps,tokens,accept,tpot\n3,5,3.1,1.5\n", "5 tokens are not 3 steps and one"),
         ("steps,tokens,accept,tpot\n3,4,3.1,1.5\n3,4,3.2,1.5\n", "are one depth"),
+        ("steps,tokens,accept,tpot\n3,4,abc,1.5\n", "row 1: accept=abc is no number"),
+        ("steps,tokens,accept,tpot\n3,4,nan,1.5\n", "row 1: accept=nan is no number"),
+        ("steps,tokens,accept,tpot\n3,4,4.2,1.5\n", "cannot come out of a window of 4"),
+        ("steps,tokens,accept,tpot\n3,4,3.2,-2\n", "row 1: tpot=-2 is no time"),
+        ("steps,tokens,accept,tpot\n-1,0,1,2\n", "row 1: steps=-1 is no number of tokens"),
+        ("[1, 2]", "no list of objects"),
+        ('{"steps": 3}', "no list of objects"),
+        ("[1, ", "no JSON"),
     ],
 )
 def test_a_table_that_is_no_sweep_is_refused(tmp_path: Path, text: str, why: str) -> None:
-    path = tmp_path / "bad.csv"
+    path = tmp_path / ("bad.csv" if text.startswith("steps") else "bad.json")
     path.write_text(text)
-    with pytest.raises(RecordError, match=why):
+    with pytest.raises(RecordError, match=re.escape(why)):
         read_sweep(path)
+
+
+def test_a_file_that_holds_no_text_or_is_not_there_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "noise.csv").write_bytes(b"\xff\xfe\x00")
+    for name in ("noise.csv", "absent.csv"):
+        with pytest.raises(RecordError, match="no table that can be read"):
+            read_sweep(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("requests.jsonl", None),
+        ("requests.jsonl", b""),
+        ("requests.jsonl", b'{"index": 0'),
+        ("requests.jsonl", b"[1]"),
+        ("requests.jsonl", b"\xff\xfe"),
+        ("spec.yaml", None),
+        ("spec.yaml", b"null"),
+        ("spec.yaml", b"[1]"),
+        ("spec.yaml", b"a: [1"),
+        ("record.json", b"null"),
+        ("record.json", b"\xff"),
+    ],
+)
+def test_a_record_whose_files_are_damaged_is_named(tmp_path: Path, file: str, content: bytes | None) -> None:
+    attempt = tmp_path / "study/nextn-3-4/attempt-1"
+    attempt.mkdir(parents=True)
+    record = {"schema": 1, "study": "study", "name": "nextn-3-4", "attempt": 1, "status": "valid"}
+    (attempt / "record.json").write_text(json.dumps(record))
+    (attempt / "spec.yaml").write_text("speculation: {algorithm: nextn, num_steps: 3}")
+    (attempt / "requests.jsonl").write_text(json.dumps(request([1, 3, 4, 7, 8], 4) | {"index": 0}))
+    assert read_sweep(tmp_path)["nextn"][0].depth == 3
+    if content is None:
+        (attempt / file).unlink()
+    else:
+        (attempt / file).write_bytes(content)
+    with pytest.raises(RecordError, match="nextn-3-4/attempt-1"):
+        read_sweep(tmp_path)
 
 
 def test_the_command_prints_the_posts_sweep(post: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -229,6 +281,22 @@ def test_the_command_prints_the_posts_sweep(post: Path, capsys: pytest.CaptureFi
     report = json.loads(capsys.readouterr().out)
     assert report["agrees"] is True
     assert report["added"][1]["pays"] is False
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--experts", "0"], "--experts: 0 is too small"),
+        (["--experts", "4"], "--top-k: 8 of 4 experts"),
+        (["--factor", "-1"], "--factor: -1 is no share"),
+        (["--algorithm", "dspark"], "--algorithm dspark: the sweep has two depths or more of nextn"),
+    ],
+)
+def test_the_command_refuses_what_makes_no_sense(
+    post: Path, capsys: pytest.CaptureFixture[str], words: list[str], why: str
+) -> None:
+    assert main(["breakeven", str(post), *words]) == 2
+    assert why in capsys.readouterr().err
 
 
 def test_the_command_refuses_a_single_depth(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -254,7 +254,7 @@ def test_arms_at_two_urls_are_both_there_and_nothing_is_launched(
             answers = [arms.slot(arm, 0, asked)[0] for arm in specs]
     assert (arms.room, arms.together) == (None, True)
     assert [answer.tokens for answer in answers] == [16, 16]
-    assert [seen["ok"] for seen in arms.activation.values()] == [True, True]
+    assert [seen.faults for seen in arms.activation.values()] == [(), ()]
     assert arms.commands == {"baseline": f"# {chain} runs already", "candidate": f"# {other} runs already"}
     assert said == ["both servers alive: not launched here"]
 
@@ -263,9 +263,9 @@ def test_a_server_that_has_changed_since_is_not_the_cell_s(attached: Callable[..
     cell = checked(attached())
     with GenerateClient(chain) as client:
         info = client.server_info()
-    assert activation.faults(cell, info, "") == ()
-    changed = activation.proof(cell, info | {"max_running_requests": 3}, "")
+    assert activation.prove(cell, info, "").faults == ()
+    changed = activation.prove(cell, info | {"max_running_requests": 3}, "").to_json()
     assert not changed["ok"]
     assert "engine.arguments=" in changed["reason"]
-    assert not activation.proof(cell, info | {"speculative_algorithm": None}, "")["ok"]
+    assert activation.prove(cell, info | {"speculative_algorithm": None}, "").faults
     assert json.dumps(changed)

@@ -145,6 +145,7 @@ def test_presets_of_blocks_name_their_cells(run_py: Callable[..., Run], draft: P
         ("search.cells=-1 preflight=true", "search.cells: -1 is too small; allowed: 0 and more"),
         ("search.seconds=-1 mode=ab ab.candidate=[]", "search.seconds: -1 is no budget; allowed: above 0, or null"),
         ("launcher=slurm launcher.mem_gb=-4 dry_run=true", "launcher.mem_gb: -4 is too small; allowed: 1 and more"),
+        ("experiment=search ab.expect=${nothing} dry_run=true", "ab.expect: Interpolation key 'nothing' not found"),
         ("output_dir=/proc/nowhere hydra.run.dir=.", "output_dir: no data can be written there"),
     ],
 )

@@ -133,6 +133,24 @@ def test_a_claimed_attempt_is_running(write: Callable[..., Path], tmp_path: Path
     assert (row.status, row.class_) == ("invalid", "unfinished")
 
 
+@pytest.mark.process
+def test_a_killed_driver_s_attempt_names_the_stage_it_was_at(write: Callable[..., Path], tmp_path: Path) -> None:
+    attempt = write("none", 1, OPEN)
+    text = (
+        "import os, pathlib, sys\n"
+        "from experiments.claim import claimed\n"
+        "with claimed(pathlib.Path(sys.argv[1])) as claim:\n"
+        "    claim.note('warm-up')\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", text, str(attempt)], cwd=ROOT).returncode == -9
+    (row,) = collect(tmp_path / "out")
+    assert (row.status, row.class_, row.phase) == ("invalid", "unfinished", "warm-up")
+    (attempt / ".running").write_bytes(b"")
+    (row,) = collect(tmp_path / "out")
+    assert row.phase == "start"
+
+
 def test_nothing_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path)]) == 0
     assert capsys.readouterr().out == "no cells yet\n"

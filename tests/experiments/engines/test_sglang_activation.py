@@ -70,12 +70,12 @@ def chain(make: Callable[..., CellSpec]) -> CellSpec:
 
 
 def faults(cell: CellSpec, info: dict[str, Any], log: str) -> list[str]:
-    return [fault.reason for fault in activation.faults(cell, info, log)]
+    return [fault.reason for fault in activation.prove(cell, info, log).faults]
 
 
 def test_all_that_was_asked_for_and_is_there_has_no_fault(chain: CellSpec) -> None:
     assert faults(chain, CHAIN_INFO, CHAIN_LOG) == []
-    proof = activation.proof(chain, CHAIN_INFO, CHAIN_LOG)
+    proof = activation.prove(chain, CHAIN_INFO, CHAIN_LOG).to_json()
     assert proof["ok"]
     assert proof["expected"]["--speculative-algorithm"] == "NEXTN"
     assert proof["observed"]["env.SGLANG_OPT_FUSED_KDA_VERIFY"] == "1"

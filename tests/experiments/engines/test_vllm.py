@@ -149,12 +149,12 @@ def test_a_generation_is_what_every_engine_s_is(server: Server, *, stream: bool)
 @pytest.mark.process
 def test_what_runs_is_read_off_the_log_and_the_calls_that_say_it(server: Server) -> None:
     info, log = server.client.server_info(), server.log()
-    proof = activation.proof(server.cell, info, log)
+    proof = activation.prove(server.cell, info, log).to_json()
     assert proof["ok"], proof["reason"]
     assert proof["observed"]["engine.prefix_caching"] is False
-    assert not activation.proof(server.cell, info, "")["ok"], "a log that says nothing proves nothing"
+    assert activation.prove(server.cell, info, "").faults, "a log that says nothing proves nothing"
     other = replace(server.cell, engine=replace(server.cell.engine, dtype="bfloat16"))
-    assert "engine.dtype=bfloat16 was asked for; active: float32" in activation.proof(other, info, log)["reason"]
+    assert "engine.dtype=bfloat16 was asked for; active: float32" in str(activation.prove(other, info, log).reason)
 
 
 def test_the_real_log_s_line_is_read() -> None:

@@ -135,6 +135,7 @@ def test_flags_without_effect_are_accepted_and_listed() -> None:
             "--disable-radix-cash",
             "unknown argument --disable-radix-cash; the nearest known one is --disable-radix-cache",
         ),
+        ("--port 65536", "--port 65536: no such port; allowed: 0 to 65535"),
         ("--context-len 5", "unknown argument --context-len; the nearest known one is --context-length"),
         ("--port=1 --speculative-num-step=3", "unknown argument --speculative-num-step; .* --speculative-num-steps"),
         ("--enable-lora", "unknown argument --enable-lora"),
