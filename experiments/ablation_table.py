@@ -44,6 +44,7 @@ TUNED = Setting()
 GATE_NORM, SELECT_INSIDE = (
     Setting(kernels={"moe_block": name}) for name in ("triton_gate_norm", "triton_select_inside")
 )
+DENSE_APART = Setting(kernels={"dense_mlp": "triton_apart"})
 AHEAD: tuple[Mode, Mode] = ("ahead", "ahead")
 SEAMS, PDL, KERNELS = (
     "Closing the seams",
@@ -123,7 +124,11 @@ SWITCHES: tuple[Switch, ...] = (
         post=Post(figure="about +10 %, the largest after run-ahead", section=WIDTHS),
     ),
     Switch(name="mla-three", off=TUNED, on=Setting(kernels={"mla_window": LEAN["mla_window"]}), post=None),
-    Switch(name="dense-activation", off=TUNED, on=Setting(kernels={"dense_mlp": LEAN["dense_mlp"]}), post=None),
+    Switch(name="dense-activation", off=TUNED, on=DENSE_APART, steps=("1", "6"), post=None),
+    Switch(
+        name="dense-activation-inside", off=DENSE_APART, on=Setting(kernels={"dense_mlp": LEAN["dense_mlp"]}),
+        steps=("1",), post=None,
+    ),
     Switch(name="gate-norm", off=TUNED, on=GATE_NORM, post=None),
     Switch(name="select-inside", off=GATE_NORM, on=SELECT_INSIDE, steps=("1",), post=None),
     Switch(

@@ -145,7 +145,7 @@ def main() -> None:
     card.required()
     bandwidth = copy_bandwidth()
     config = shortened(ModelConfig.from_pretrained(options.model_path), options.layers)
-    bench = Bench(config, context=options.context, seed=options.seed, most_rows=max(options.rows))
+    bench = Bench(config, context=options.context, seed=options.seed, most_rows=max(6, *options.rows))
     if options.ablation is not None:
         ablate(bench, options.ablation, steps=options.steps, out=options.out)
         return

@@ -15,7 +15,7 @@ import triton.language as tl
 from ling_runtime.config import TILE
 from ling_runtime.ops.registry import variant
 from ling_runtime.ops.triton_launch import enter, launch, leave
-from ling_runtime.ops.triton_linear import precision, product, tiles_for
+from ling_runtime.ops.triton_linear import Tiles, precision, product
 from ling_runtime.ops.triton_moe import NO_LIMIT, activated
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 ACTIVATION = "the activation rounds once, from fp32"
 COLUMNS = 256
 """Columns of an activating program."""
+DOWN_TILES = Tiles(16, 512, 4, 1)
+"""Deep, and unrolled: a short load of one row is not pipelined, so there should be few."""
 
 
 @variant("dense_mlp", "triton", "rounding", f"{ACTIVATION}; one row's is inside the down product")
@@ -36,11 +38,11 @@ def dense_triton(x: Tensor, gate_up: Tensor, down: Tensor, limit: float | None, 
         return dense_apart(x, gate_up, down, limit, kernels)
     hidden = kernels["linear"](x, gate_up)
     outputs, inner = down.shape
-    tiles = tiles_for(outputs, inner)
     out = x.new_empty(1, outputs)
-    _gated_down[(triton.cdiv(outputs, tiles.columns),)](
-        hidden, down, out, NO_LIMIT if limit is None else limit, outputs, inner, tiles.columns, tiles.depth, TILE,
-        precision(x.dtype), **launch(), num_warps=tiles.warps, num_stages=tiles.stages,
+    _gated_down[(triton.cdiv(outputs, DOWN_TILES.columns),)](
+        hidden, down, out, NO_LIMIT if limit is None else limit, outputs, inner, DOWN_TILES.columns,
+        min(DOWN_TILES.depth, triton.next_power_of_2(inner)), TILE, precision(x.dtype), **launch(),
+        num_warps=DOWN_TILES.warps, num_stages=DOWN_TILES.stages,
     )  # fmt: skip
     return out
 
@@ -95,11 +97,12 @@ def _gated_down(
     column, place = tl.program_id(0) * BN + tl.arange(0, BN), tl.arange(0, BK)
     first = tl.arange(0, TM) == 0
     total = tl.zeros((TM, BN), tl.float32)
-    for k in range(0, K, BK):
-        inside = k + place < K
-        b = tl.load(down + (column % N)[None, :] * K + (k + place)[:, None], mask=inside[:, None], other=0.0)
-        gate = tl.load(hidden + k + place, mask=inside, other=0.0).to(tl.float32)
-        up = tl.load(hidden + K + k + place, mask=inside, other=0.0).to(tl.float32)
+    for block in tl.static_range((K + BK - 1) // BK):
+        here = block * BK + place
+        inside = here < K
+        b = tl.load(down + (column % N)[None, :] * K + here[:, None], mask=inside[:, None], other=0.0)
+        gate = tl.load(hidden + here, mask=inside, other=0.0).to(tl.float32)
+        up = tl.load(hidden + K + here, mask=inside, other=0.0).to(tl.float32)
         act = activated(gate, up, 0, -1, limit, limit).to(b.dtype)
         a = tl.where(first[:, None], act[None, :], tl.zeros((TM, BK), b.dtype))
         total = product(a, b, total, PRECISION)

@@ -113,7 +113,7 @@ def _end(
         request = row // T
         used = (tl.load(starts + request) + T - 1) // KEYS + 1
         base = (request * padded + row % T * H + head) * splits
-        context = _merged_row(parts, tops, sums, base, used, place, RANK, RB, NS, STEP)
+        context = _merged_row(parts, tops, sums, base, used, place, RANK, NS, STEP)
         context = context.to(up.dtype).to(tl.float32)
         total = tl.sum(context[:, None] * up.to(tl.float32), axis=0).to(up.dtype).to(tl.float32)
         total = total * (1.0 / (1.0 + tl.exp(-gate))).to(up.dtype).to(tl.float32)
@@ -122,21 +122,21 @@ def _end(
 
 
 @triton.jit
-def _merged_row(
-    parts, tops, sums, base, used, place, RANK: tl.constexpr, RB: tl.constexpr, NS: tl.constexpr, STEP: tl.constexpr
-):
-    """One pair's latent sum [RB]; splits past its own position add exact zeros."""
+def _merged_row(parts, tops, sums, base, used, place, RANK: tl.constexpr, NS: tl.constexpr, STEP: tl.constexpr):
+    """One pair's latent sum at `place`; splits past its own position add exact zeros.
+
+    Sums are added over STEP splits only at the end, so that no step waits for one before its loads.
+    """
     every = tl.arange(0, NS)
     top = tl.load(tops + base + every, mask=every < used, other=-float("inf"))
     weight = tl.load(sums + base + every, mask=every < used, other=0.0)
+    split, column = tl.arange(0, STEP)[:, None], place[None, :]
+    part = tl.load(parts + (base + split) * RANK + column, mask=(split < used) & (column < RANK), other=0.0)
     level = tl.max(top)
     weight = tl.sum(weight * tl.exp(top - level))
-    total = tl.zeros((RB,), tl.float32)
-    for first in range(0, used, STEP):
-        split = first + tl.arange(0, STEP)
-        live = split < used
-        fade = tl.exp(tl.load(tops + base + split, mask=live, other=-float("inf")) - level)
-        inside = live[:, None] & (place < RANK)[None, :]
-        part = tl.load(parts + (base + split[:, None]) * RANK + place[None, :], mask=inside, other=0.0)
-        total += tl.sum(part * fade[:, None], axis=0)
-    return total / weight
+    total = part * tl.exp(tl.load(tops + base + split, mask=split < used, other=-float("inf")) - level)
+    for step in tl.static_range(1, NS // STEP):
+        split = step * STEP + tl.arange(0, STEP)[:, None]
+        part = tl.load(parts + (base + split) * RANK + column, mask=(split < used) & (column < RANK), other=0.0)
+        total += part * tl.exp(tl.load(tops + base + split, mask=split < used, other=-float("inf")) - level)
+    return tl.sum(total, axis=0) / weight

@@ -124,14 +124,15 @@ def _selected_hidden(
     if (tl.program_id(0) == 0) & (slot == 0):
         _keep_choice(picked, expert, score, ids, chosen, scale, TOP, SLOTS)
     column = (tl.program_id(0) % COLUMNS) * BN + tl.arange(0, BN)
-    first = tl.arange(0, TM) == 0
+    first, nought = tl.arange(0, TM) == 0, tl.zeros((TM, BK), tl.int32)
     at = gate_up + mine.to(tl.int64) * (2 * F * K) + (column % F)[None, :] * K
     gate, up = tl.zeros((TM, BN), tl.float32), tl.zeros((TM, BN), tl.float32)
     for k in range(part * SHARE, (part + 1) * SHARE, BK):
         here = k + tl.arange(0, BK)
         b, c = tl.load(at + here[:, None]), tl.load(at + F * K + here[:, None])
-        row = tl.load(total + here).to(tl.float32) * factor * tl.load(norm + here).to(tl.float32)
-        a = tl.where(first[:, None], row.to(b.dtype)[None, :], tl.zeros((TM, BK), b.dtype))
+        # As tiles of sixteen rows, fifteen of them masked: shorter loads would not be pipelined.
+        row = tl.load(total + here[None, :] + nought, mask=first[:, None], other=0.0).to(tl.float32) * factor
+        a = (row * tl.load(norm + here[None, :] + nought, mask=first[:, None], other=0.0).to(tl.float32)).to(b.dtype)
         gate, up = product(a, b, gate, PRECISION), product(a, c, up, PRECISION)
     to = hidden + (part * (TOP + 1) + slot) * (2 * F) + column[None, :] + tl.zeros((TM, BN), tl.int32)
     known = first[:, None] & (column < F)[None, :]

@@ -124,7 +124,7 @@ def _norm_gate(
         tl.store(squares + split * rows + row, tl.sum(wide * wide, axis=1), mask=known)
     else:
         column = (block - 1) * BN + tl.arange(0, BN)
-        sums = tl.zeros((TM, BN), tl.float32)
+        sums, nought = tl.zeros((TM, BN), tl.float32), tl.zeros((TM, BK), tl.int32)
         for k in range(0, SHARE, BK):
             place = split * SHARE + k + tl.arange(0, BK)
             inside = place < K
@@ -133,9 +133,11 @@ def _norm_gate(
             else:
                 wanted = inside[:, None] & (column < E)[None, :]
                 b = tl.load(gate + column[None, :] * K + place[:, None], mask=wanted, other=0.0)
-            weight = tl.load(norm + place, mask=inside, other=0.0).to(tl.float32)
-            value = _added(x, residual, row[:, None] * K + place[None, :], known[:, None] & inside[None, :])
-            sums = product((value.to(tl.float32) * weight[None, :]).to(b.dtype), b, sums, PRECISION)
+            live = known[:, None] & inside[None, :]
+            value = _added(x, residual, row[:, None] * K + place[None, :], live).to(tl.float32)
+            # The weight as a tile of rows, too: a shorter load would not be pipelined.
+            weight = tl.load(norm + place[None, :] + nought, mask=live, other=0.0).to(tl.float32)
+            sums = product((value * weight).to(b.dtype), b, sums, PRECISION)
         wanted = known[:, None] & (column < E)[None, :]
         tl.store(parts + (split * rows + row[:, None]) * E + column[None, :], sums, mask=wanted)
     leave(PDL)

@@ -44,7 +44,6 @@ def test_every_variant_beside_the_default_is_measured() -> None:
     chosen = {pair for setting in settings() for pair in setting.kernels.items()}
     curve = {("kda_window", f"triton_bv{tile}") for tile in BV_CURVE_US}
     beside = {(v.operator, v.name) for v in variants() if v.name.startswith("triton_")}
-    beside -= {("dense_mlp", "triton_apart")}  # what `triton` is at more rows than one
     assert beside <= chosen | curve
     assert set(VALUE_TILES) == set(BV_CURVE_US)
     assert VALUE_TILE in VALUE_TILES
@@ -59,7 +58,8 @@ def test_switches_of_the_post_are_in_the_table_with_its_figures() -> None:
     assert said["mla-three"] == "-", "not the post's"
     tuned = [switch.name for switch in SWITCHES if TUNED not in (switch.off, switch.on)]
     assert sorted(tuned) == [
-        "gate-norm-bf16", "glue-graph", "moe-align-pairs", "pdl-late", "router-and-lm-head-bf16", "select-inside",
+        "dense-activation-inside", "gate-norm-bf16", "glue-graph", "moe-align-pairs", "pdl-late",
+        "router-and-lm-head-bf16", "select-inside",
         "select-inside-bf16",
     ]  # fmt: skip
 
