@@ -132,8 +132,8 @@ def _place(
     source = projected + row * P + H * (NOPE + ROPE)
     place_latent(source, kv_norm, to, eps, RANK, RB)
     cos, sin = angles(rope, position, ROPE, PB)
-    place_key(source + RANK, to + RANK, cos, sin, ROPE, PB)
-    turn_queries(projected + row * P, query + row * H * (RANK + ROPE), cos, sin, H, NOPE, RANK, ROPE, HB, PB)
+    place_key(source, to, cos, sin, RANK, ROPE, PB)
+    turn_queries(projected, query, row, P, cos, sin, H, NOPE, RANK, ROPE, HB, PB)
     leave(PDL)
 
 

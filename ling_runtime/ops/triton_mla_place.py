@@ -57,26 +57,26 @@ def angles(rope, position, ROPE: tl.constexpr, PB: tl.constexpr):
 
 
 @triton.jit
-def place_key(source, to, cos, sin, ROPE: tl.constexpr, PB: tl.constexpr):
+def place_key(source, to, cos, sin, RANK: tl.constexpr, ROPE: tl.constexpr, PB: tl.constexpr):
     pair = tl.arange(0, PB)
     turning = pair < ROPE // 2
-    even = tl.load(source + 2 * pair, mask=turning, other=0.0).to(tl.float32)
-    odd = tl.load(source + 2 * pair + 1, mask=turning, other=0.0).to(tl.float32)
-    tl.store(to + 2 * pair, (even * cos - odd * sin).to(to.dtype.element_ty), mask=turning)
-    tl.store(to + 2 * pair + 1, (even * sin + odd * cos).to(to.dtype.element_ty), mask=turning)
+    even = tl.load(source + RANK + 2 * pair, mask=turning, other=0.0).to(tl.float32)
+    odd = tl.load(source + RANK + 2 * pair + 1, mask=turning, other=0.0).to(tl.float32)
+    tl.store(to + RANK + 2 * pair, (even * cos - odd * sin).to(to.dtype.element_ty), mask=turning)
+    tl.store(to + RANK + 2 * pair + 1, (even * sin + odd * cos).to(to.dtype.element_ty), mask=turning)
 
 
 @triton.jit
 def turn_queries(
-    source, to, cos, sin, H: tl.constexpr, NOPE: tl.constexpr, RANK: tl.constexpr, ROPE: tl.constexpr,
+    projected, query, row, P, cos, sin, H: tl.constexpr, NOPE: tl.constexpr, RANK: tl.constexpr, ROPE: tl.constexpr,
     HB: tl.constexpr, PB: tl.constexpr,
 ):  # fmt: skip
     """The rotated part of one row's queries, all heads."""
     pair, head = tl.arange(0, PB), tl.arange(0, HB)
     known = (head < H)[:, None] & (pair < ROPE // 2)[None, :]
-    at = source + head[:, None] * (NOPE + ROPE) + NOPE + 2 * pair[None, :]
+    at = projected + row * P + head[:, None] * (NOPE + ROPE) + NOPE + 2 * pair[None, :]
     even = tl.load(at, mask=known, other=0.0).to(tl.float32)
     odd = tl.load(at + 1, mask=known, other=0.0).to(tl.float32)
-    to = to + head[:, None] * (RANK + ROPE) + RANK + 2 * pair[None, :]
-    tl.store(to, (even * cos[None, :] - odd * sin[None, :]).to(to.dtype.element_ty), mask=known)
-    tl.store(to + 1, (even * sin[None, :] + odd * cos[None, :]).to(to.dtype.element_ty), mask=known)
+    to = query + (row * H + head[:, None]) * (RANK + ROPE) + RANK + 2 * pair[None, :]
+    tl.store(to, (even * cos[None, :] - odd * sin[None, :]).to(query.dtype.element_ty), mask=known)
+    tl.store(to + 1, (even * sin[None, :] + odd * cos[None, :]).to(query.dtype.element_ty), mask=known)

@@ -88,10 +88,9 @@ def _prepare(
         else:
             cos, sin = angles(rope, position, ROPE, PB)
             if part == 1:
-                place_key(source + RANK, to + RANK, cos, sin, ROPE, PB)
+                place_key(source, to, cos, sin, RANK, ROPE, PB)
             else:
-                own = query + row * H * (RANK + ROPE)
-                turn_queries(projected + row * P, own, cos, sin, H, NOPE, RANK, ROPE, HB, PB)
+                turn_queries(projected, query, row, P, cos, sin, H, NOPE, RANK, ROPE, HB, PB)
     leave(PDL)
 
 
