@@ -80,10 +80,16 @@ def one_of_each(config: ModelConfig) -> ModelConfig:
 
 
 def compiled(
-    config: ModelConfig, capability: int, rows: list[int], modes: list[Any], context: int, prompt: int
+    config: ModelConfig,
+    capability: int,
+    rows: list[int],
+    modes: list[Any],
+    context: int,
+    prompt: int = 0,
+    chosen: dict[str, str] | None = None,
 ) -> list[Compiled]:
-    """Every kernel that verify steps of `rows` rows launch under each PDL mode, and those of a prompt of `prompt` rows
-    where it is not 0; the process cannot launch any after.
+    """Every kernel that verify steps of `rows` rows launch under each PDL mode, with variants `chosen` beside the
+    device's, and those of a prompt of `prompt` rows where it is not 0; the process cannot launch any after.
     """
     register()
     found: dict[str, Compiled] = {}
@@ -96,7 +102,7 @@ def compiled(
 
     with patch.object(JITFunction, "run", compile_only):
         driver.set_active(StandIn(capability))
-        kernels = Kernels(DEVICE_VARIANTS | PROMPT_VARIANTS)
+        kernels = Kernels(DEVICE_VARIANTS | PROMPT_VARIANTS | (chosen or {}))
         model = Ling(config, Unread(config), kernels, positions=context + 64, dtype=torch.bfloat16)
         caches = Caches(
             config, max_requests=1, pages=pages_for(context + 64), dtype=torch.bfloat16, device=torch.device("cpu")
@@ -124,9 +130,11 @@ def main() -> int:
     parser.add_argument("--pdl", nargs="+", default=["off", "ahead"], choices=["off", "late", "early", "warm", "ahead"])
     parser.add_argument("--context", type=int, default=8192)
     parser.add_argument("--prompt", type=int, default=8192, metavar="ROWS", help="up to the context; 0: none")
+    parser.add_argument("--kernel", nargs="*", default=[], metavar="OP=VARIANT", help="other variants of operators")
     options = parser.parse_args()
+    chosen = dict(pair.split("=", 1) for pair in options.kernel)
     config = one_of_each(ModelConfig.from_pretrained(options.model_path))
-    kernels = compiled(config, options.capability, options.rows, options.pdl, options.context, options.prompt)
+    kernels = compiled(config, options.capability, options.rows, options.pdl, options.context, options.prompt, chosen)
     for kernel in kernels:
         print(f"{kernel.name:<18}{kernel.shared:>8} bytes shared{kernel.warps:>4} warps")
     over = [kernel for kernel in kernels if kernel.shared > SHARED_LIMIT[options.capability]]

@@ -89,6 +89,13 @@ class ServerConfig:
     """Of Python's collector, by generation; None: Python's own."""
     disable_gc_freeze: bool = False
     """Let collections walk what was there at start."""
+    seq_lens_pin: bool = False
+    """Run ahead, but wait for the lengths before each replayed step, as a backend that plans on the host must."""
+    fused_verify_extend: bool = False
+    disable_draft_extend_cuda_graph: bool = False
+    glue_graph: Literal["on", "off"] | None = None
+    result_ring: bool = False
+    """These four rearrange a replayed step: `executor.switches`."""
     chat_template: str | None = None
     weight_version: str = "default"
     log_level: str = "info"
@@ -180,6 +187,11 @@ def _parser() -> _Parser:
     add("--engine-core", type=int, metavar="N", help="pins the engine thread to one core")
     add("--gc-threshold", type=int, nargs="+", metavar="N", help="of Python's collector, by generation; 0: never")
     add("--disable-gc-freeze", action="store_const", const=True, help="let collections walk what was there at start")
+    add("--seq-lens-pin", action="store_const", const=True, help="read lengths back before each replayed step")
+    add("--fused-verify-extend", action="store_const", const=True, help="NEXTN: verify and extend as one CUDA graph")
+    add("--disable-draft-extend-cuda-graph", action="store_const", const=True, help="NEXTN: extend launch by launch")
+    add("--glue-graph", choices=("on", "off"), help="refill a step's metadata before its graphs, as a graph or eagerly")
+    add("--result-ring", action="store_const", const=True, help="results go to the host from the verify graph itself")
     add("--chat-template", metavar="FILE", help="Jinja template instead of the checkpoint's")
     add("--weight-version", metavar="NAME")
     add("--log-level", choices=("debug", "info", "warning", "error"))

@@ -11,6 +11,7 @@ from ling_runtime.config import ConfigError, ModelConfig
 from ling_runtime.dummy import DummyTensors
 from ling_runtime.executor.draft import DraftSettings, read_draft
 from ling_runtime.executor.step import StepExecutor
+from ling_runtime.executor.switches import DEFAULT, Switches
 from ling_runtime.memory.caches import Caches
 from ling_runtime.memory.latent import pages_for
 from ling_runtime.model.ling import Ling
@@ -36,8 +37,8 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch
 class ExecutorSettings:
     """What shapes an executor besides the checkpoint. `num_steps` 0 and no `draft` is no speculation; `context_length`
     None the model's; `graphs` replays greedy steps, on a CUDA device, where `overlap` reads each step one call late,
-    `seq_lens_pin` waits for lengths before each, `pdl` names a mode of launch, and `simulated_accept_length` replaces
-    acceptance. `load_format` "dummy" draws the weights.
+    `seq_lens_pin` waits for lengths before each, `switches` rearrange it, `pdl` names a mode of launch, and
+    `simulated_accept_length` replaces acceptance. `load_format` "dummy" draws the weights.
     """
 
     num_steps: int = 0
@@ -52,6 +53,7 @@ class ExecutorSettings:
     graphs: bool = False
     overlap: bool = False
     seq_lens_pin: bool = False
+    switches: Switches = DEFAULT
     simulated_accept_length: float | None = None
     load_format: str = "auto"
     pdl: Pdl | None = None
@@ -106,7 +108,8 @@ def build_executor(config: ModelConfig, tensors: Mapping[str, Tensor], settings:
         assert proposer is None or isinstance(proposer, NextnProposer)
         return GraphExecutor(
             model, caches, proposer, max_context=context, chunk=settings.chunk, overlap=settings.overlap,
-            seq_lens_pin=settings.seq_lens_pin, pdl_mode=settings.pdl, simulated=settings.simulated_accept_length,
+            seq_lens_pin=settings.seq_lens_pin, pdl_mode=settings.pdl, switches=settings.switches,
+            simulated=settings.simulated_accept_length,
         )  # fmt: skip
     rule = RULES[settings.draft.acceptance if settings.draft else "classic"]
     return StepExecutor(model, caches, proposer, max_context=context, chunk=settings.chunk, rule=rule)

@@ -11,19 +11,21 @@ the host must: what it costs is what this executor saves.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ling_runtime.config import ConfigError
-from ling_runtime.executor.graphs import DEVICE_VARIANTS, Recorded, VerifyStep
+from ling_runtime.executor.glue import Glue
+from ling_runtime.executor.graphs import Recorded, Replays, VerifyStep, missing_variants
 from ling_runtime.executor.interface import StepOutput
 from ling_runtime.executor.nextn_graphs import DraftStep, ExtendStep, Seeds
-from ling_runtime.executor.relay import Emitted, Outbox, Relay
+from ling_runtime.executor.parts import Fused, KeepStep, RefillStep, Unrecorded
+from ling_runtime.executor.relay import Emitted, Outbox, Relay, Ring
 from ling_runtime.executor.slack import Slack
 from ling_runtime.executor.step import Slot, StepExecutor
+from ling_runtime.executor.switches import DEFAULT, Switches, check
 from ling_runtime.ops.triton_launch import fastest, pdl
 
 if TYPE_CHECKING:
@@ -48,17 +50,31 @@ class GreedyStep:
         batch: int,
         simulated: float | None,
         mode: Pdl,
+        switches: Switches = DEFAULT,
+        glue: Glue | None = None,
     ) -> None:
         rows = 1 + (proposer.steps if proposer else 0)
-        self._verify = VerifyStep(model, caches, relay, batch=batch, rows=rows, simulated=simulated)
+        fed = switches.glue_graph is not None
+        self._verify = VerifyStep(model, caches, relay, batch=batch, rows=rows, simulated=simulated, fed=fed)
         self._before: list[Recorded] = []
         self._after: list[Recorded] = []
+        self._outbox: Outbox | Ring = Outbox(batch, rows, model.device)
+        middle: list[Recorded] = [self._verify]
+        if switches.result_ring:
+            self._outbox = Ring(batch, rows, model.device)
+            middle.append(KeepStep(self._verify, self._outbox))
         if proposer:
             draft, seeds = proposer.draft, Seeds(*proposer.seeds)
+            extend: Recorded = ExtendStep(model, draft, seeds, self._verify)
             self._before.append(DraftStep(model, draft, relay, seeds, self._verify, proposer.steps))
-            self._after.append(ExtendStep(model, draft, seeds, self._verify))
-        self._kernels, self._launched = model.kernels, Counter[str]()
-        self._outbox, self._sent = Outbox(batch, rows, model.device), Emitted(*self._verify.results, None)
+            following = middle if switches.fused_verify_extend else self._after
+            following.append(extend if switches.extend_graph else Unrecorded(extend))
+        if fed:
+            glue = glue if switches.glue_graph else None
+            drafting = [RefillStep(self._verify, "draft", glue), *self._before] if proposer else []
+            self._before = [*drafting, RefillStep(self._verify, "verify", glue)]
+        self._middle = middle[0] if len(middle) == 1 else Fused(*middle)
+        self._replays, self._sent = Replays(model.kernels), Emitted(*self._verify.results, None)
         self._slots: tuple[int, ...] = ()
         self._mode = mode
 
@@ -67,28 +83,15 @@ class GreedyStep:
         if tuple(slots) != self._slots:
             self._slots = tuple(slots)
             self._verify.slots.copy_(torch.tensor(slots))
-        before = Counter(self._kernels.calls)
         with pdl(self._mode):
             for part in self._before:
-                part.step()
+                self._replays.step(part)
             self._sent.before_overwriting()
-            self._verify.step()
+            self._replays.step(self._middle)
             self._sent = self._outbox.send(*self._verify.results)
             for part in self._after:
-                part.step()
-        ran = Counter(self._kernels.calls)
-        ran.subtract(before)
-        self._count(ran)
+                self._replays.step(part)
         return self._sent
-
-    def _count(self, ran: Counter[str]) -> None:
-        """A replay calls no Python: count what the recorded step called."""
-        if any(ran.values()):
-            recorded = 2 if self._verify.recorded else 1
-            self._launched = Counter({operator: calls // recorded for operator, calls in ran.items()})
-            self._kernels.calls.update({o: self._kernels.calls[o] - ran[o] + self._launched[o] for o in ran})
-        else:
-            self._kernels.calls.update({o: self._kernels.calls[o] + calls for o, calls in self._launched.items()})
 
 
 @dataclass(frozen=True)
@@ -118,14 +121,15 @@ class GraphExecutor(StepExecutor):
         seq_lens_pin: bool = False,
         simulated: float | None = None,
         pdl_mode: Pdl | None = None,
+        switches: Switches = DEFAULT,
     ) -> None:
         super().__init__(model, caches, proposer, max_context=max_context, chunk=chunk)
-        chosen = {str(row["operator"]): row["variant"] for row in model.kernels.report()}
-        missing = sorted(o for o, name in DEVICE_VARIANTS.items() if chosen[o] != name)
-        if missing:
+        if missing := missing_variants(model.kernels):
             raise ConfigError(f"graphs need the device variants of {', '.join(missing)}: kernels.OPERATOR=triton")
         if simulated is not None and not 1 <= simulated <= self.window:
             raise ConfigError(f"simulated accept length {simulated}: allowed: 1 to {self.window}, the rows of a window")
+        check(switches, drafting=proposer is not None)
+        self._switches, self._glue = switches, Glue()
         self._drafting, self._overlap, self._pinned, self._simulated = proposer, overlap, seq_lens_pin, simulated
         if pdl_mode not in (None, "off") and fastest() == "off":
             raise ConfigError(f"pdl={pdl_mode}: needs a card of compute capability 9.0 or more; allowed here: off")
@@ -186,8 +190,9 @@ class GraphExecutor(StepExecutor):
     def _step_of(self, batch: int) -> GreedyStep:
         if batch not in self._graphs:
             self._graphs[batch] = GreedyStep(
-                self._model, self._caches, self._relay, self._drafting, batch, self._simulated, self._pdl
-            )
+                self._model, self._caches, self._relay, self._drafting, batch, self._simulated, self._pdl,
+                self._switches, self._glue,
+            )  # fmt: skip
         return self._graphs[batch]
 
     def speculation_report(self) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ even a length to size a tensor, which is why its operators are the device varian
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,9 +18,12 @@ from ling_runtime.ops.triton_commit import Results, accept, commit
 from ling_runtime.ops.triton_relay import look_up
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ling_runtime.executor.relay import Relay
     from ling_runtime.memory.caches import Caches
     from ling_runtime.model.ling import Ling
+    from ling_runtime.ops.registry import Kernels
 
 DEVICE_VARIANTS = {
     "linear": "triton",
@@ -32,6 +36,12 @@ DEVICE_VARIANTS = {
     "greedy_head": "triton",
 }
 """What a captured step needs: operators that take lengths from the device."""
+
+
+def missing_variants(kernels: Kernels, needed: Mapping[str, str] = DEVICE_VARIANTS) -> list[str]:
+    """Operators that run another variant than the device's own or one of its switches (`triton_*`)."""
+    chosen = {str(row["operator"]): str(row["variant"]) for row in kernels.report()}
+    return sorted(o for o, name in needed.items() if chosen[o] != name and not chosen[o].startswith(f"{name}_"))
 
 
 class Recorded(ABC):
@@ -69,17 +79,38 @@ class Recorded(ABC):
         self._graph.replay()
 
 
+class Replays:
+    """Runs recorded parts and keeps call counts true: a replay calls no Python, so what its recording called counts."""
+
+    def __init__(self, kernels: Kernels) -> None:
+        self._calls, self._launched = kernels.calls, dict[Recorded, Counter[str]]()
+
+    def step(self, part: Recorded) -> None:
+        before = Counter(self._calls)
+        part.step()
+        ran = Counter(self._calls)
+        ran.subtract(before)
+        if any(ran.values()):
+            times = 2 if part.recorded else 1  # once launch by launch, once to record it
+            self._launched[part] = Counter({operator: calls // times for operator, calls in ran.items()})
+            self._calls.update(before)
+        launched = self._launched.get(part, Counter[str]())
+        self._calls.update({operator: self._calls[operator] + calls for operator, calls in launched.items()})
+
+
 class VerifyStep(Recorded):
     """Greedy verification of `rows` rows for `batch` requests: `slots` says whose, `results` what came.
 
     `starts` and `hidden` are left for a proposer: where the window began, and its rows after the final norm.
     `simulated` replaces acceptance by a mean accept length, to time steps of weights that nobody trained.
+    `fed`: what is looked up by slot is there before the step begins (`executor.refill`).
     """
 
     def __init__(
-        self, model: Ling, caches: Caches, relay: Relay, *, batch: int, rows: int, simulated: float | None = None
-    ) -> None:
-        self._simulated = simulated
+        self, model: Ling, caches: Caches, relay: Relay, *, batch: int, rows: int, simulated: float | None = None,
+        fed: bool = False,
+    ) -> None:  # fmt: skip
+        self._simulated, self._fed = simulated, fed
         self._model, self._relay, self._latent, self._rows = model, relay, caches.latent.rows, rows
         self._recurrent = DeviceRecurrent(caches.recurrent.pools, batch, rows)
         self.slots = torch.zeros(batch, dtype=torch.int64, device=model.device)
@@ -102,9 +133,20 @@ class VerifyStep(Recorded):
 
     def look_up(self) -> None:
         """What the slots hold now: where their windows start, the tokens to verify, their pages."""
+        if self._fed:
+            return
         recurrent = self._recurrent
         walked = recurrent.pools.walked
         look_up(self._relay, walked, self.slots, self.starts, self._verified, self._table, recurrent.walked)
+
+    def look_up_by_operations(self) -> None:
+        """The same as a chain of tensor operations on the same buffers."""
+        relay, slots, recurrent = self._relay, self.slots, self._recurrent
+        self.starts.copy_(relay.lengths.index_select(0, slots))
+        self._verified[:, 0].copy_(relay.tokens.index_select(0, slots))
+        self._verified[:, 1:].copy_(relay.drafts.index_select(0, slots)[:, : self._rows - 1])
+        self._table.copy_(relay.tables.index_select(0, slots))
+        recurrent.walked.copy_(recurrent.pools.walked.index_select(0, slots))
 
     def window_pass(self, *, ahead_by: int = 0, rows: int | None = None) -> DevicePass:
         """A pass over the window that was or is verified, or over `rows` rows `ahead_by` positions behind its start."""

@@ -2,6 +2,34 @@
 
 from __future__ import annotations
 
-from ling_runtime.ops import draft, head, kda, linear, mla, moe, moe_layer, norm, prompt, router, triton_variants
+from ling_runtime.ops import (
+    dense,
+    draft,
+    head,
+    kda,
+    linear,
+    mla,
+    moe,
+    moe_block,
+    moe_layer,
+    norm,
+    prompt,
+    router,
+    triton_variants,
+)
 
-__all__ = ["draft", "head", "kda", "linear", "mla", "moe", "moe_layer", "norm", "prompt", "router", "triton_variants"]
+__all__ = [
+    "dense",
+    "draft",
+    "head",
+    "kda",
+    "linear",
+    "mla",
+    "moe",
+    "moe_block",
+    "moe_layer",
+    "norm",
+    "prompt",
+    "router",
+    "triton_variants",
+]

@@ -16,7 +16,7 @@ import triton.language as tl
 from ling_runtime.ops.activation import swiglu
 from ling_runtime.ops.registry import variant
 from ling_runtime.ops.triton_linear import precision, row_tile_product
-from ling_runtime.ops.triton_moe import _activated, _clamps, settle
+from ling_runtime.ops.triton_moe import _clamps, activated, settle
 from ling_runtime.ops.triton_prompt_linear import WideTiles, tiles_of
 from ling_runtime.ops.triton_prompt_sort import Sorted, sort_pairs
 
@@ -131,7 +131,7 @@ def _up(
         total = tl.zeros((BM, BN), tl.float32)
         total = row_tile_product(x, tl.where(live, row, 0), live, K, weight, of, total, K, BK, PRECISION)
         gate, up = tl.split(tl.reshape(total, (BM, BN // 2, 2)))
-        act = _activated(gate, up, expert, shared, low, high)
+        act = activated(gate, up, expert, shared, low, high)
         value = tl.program_id(0) * (BN // 2) + tl.arange(0, BN // 2)
         to = hidden + (tl.program_id(1) * BM + tl.arange(0, BM)).to(tl.int64)[:, None] * F + value[None, :]
         tl.store(to, act.to(hidden.dtype.element_ty), mask=live[:, None] & (value < F)[None, :])

@@ -12,11 +12,11 @@ import os
 
 import torch
 
-PROMPT = ("kda", "linear", "mla", "moe", "router")
 MODULES = (
-    *("commit", "head", "kda", "linear", "mla", "moe_layer", "norm", "relay", "router"),
-    *(f"prompt_{name}" for name in PROMPT),
-)
+    "commit", "dense", "head", "kda", "kda_tiles", "linear", "mla", "mla_three", "moe_layer", "moe_one", "moe_switches",
+    "norm", "relay", "ring", "router", "router_norm",
+    "prompt_kda", "prompt_linear", "prompt_mla", "prompt_moe", "prompt_router",
+)  # fmt: skip
 
 
 def usable() -> bool:
