@@ -111,7 +111,8 @@ def expert_cases(rows: int) -> Iterator[Case]:
 
 def walk_cases(rows: int) -> Iterator[Case]:
     count, wide = rows // CHUNK, torch.float32
-    sink, update, keys = (noise(HEADS, count, CHUNK, WIDTH, dtype=wide) for _ in range(3))
+    sink, update = (noise(HEADS, count, CHUNK, WIDTH, dtype=wide) for _ in range(2))
+    keys = noise(HEADS, count, WIDTH, CHUNK, dtype=wide)
     within, starts = noise(HEADS, count, CHUNK, CHUNK, dtype=wide), noise(HEADS, count, WIDTH, WIDTH, dtype=wide)
     chunks = Chunks(within, sink, update, keys, torch.full((HEADS, count, WIDTH), 0.5, device="cuda"), starts)
     state = noise(HEADS, WIDTH, WIDTH, dtype=wide)

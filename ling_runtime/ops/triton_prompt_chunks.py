@@ -50,7 +50,7 @@ class Chunks(NamedTuple):
     update: Tensor
     """[64, d] U0, and after the walk U."""
     keys: Tensor
-    """[64, d] keys decayed to where the chunk's state is kept, zero behind it."""
+    """[d, 64] keys decayed to where the chunk's state is kept, zero behind it; turned, as the walk multiplies them."""
     fade: Tensor
     """[d] decay of the state over the chunk."""
     starts: Tensor
@@ -64,8 +64,8 @@ def prepare(ready: Ready, kept: int, bound: float, precision: str) -> Chunks:
     of_rows = ready.key.new_empty(heads, count, PROMPT_CHUNK, width)
     pairs = ready.key.new_empty(heads, count, PROMPT_CHUNK, PROMPT_CHUNK)
     chunks = Chunks(
-        pairs, of_rows, torch.empty_like(of_rows), torch.empty_like(of_rows), of_rows.new_empty(heads, count, width),
-        of_rows.new_empty(heads, count, width, width),
+        pairs, of_rows, torch.empty_like(of_rows), of_rows.new_empty(heads, count, width, PROMPT_CHUNK),
+        of_rows.new_empty(heads, count, width), of_rows.new_empty(heads, count, width, width),
     )  # fmt: skip
     coupling = torch.empty_like(pairs)
     _couple[(PROMPT_CHUNK // TILE, count, heads)](
@@ -81,7 +81,7 @@ def prepare(ready: Ready, kept: int, bound: float, precision: str) -> Chunks:
 
 def walk(chunks: Chunks, state: Tensor, precision: str, tiles: WalkTiles = WALK_TILES) -> Tensor:
     """From state [H, d, d] through all chunks -> the state [H, d, d] after the kept rows; fills starts and updates."""
-    heads, count, _, width = chunks.keys.shape
+    heads, count, _, width = chunks.sink.shape
     end, values = torch.empty_like(state), min(tiles.values, width)
     _walk_chunks[(width // values, heads)](
         chunks.sink, chunks.update, chunks.keys, chunks.fade, state, chunks.starts, end, count, width, values,
@@ -90,11 +90,9 @@ def walk(chunks: Chunks, state: Tensor, precision: str, tiles: WalkTiles = WALK_
     return end
 
 
-def read(
-    ready: Ready, chunks: Chunks, projected: Tensor, rows: int, weights: KdaWeights, precision: str
-) -> Tensor:  # fmt: skip
+def read(ready: Ready, chunks: Chunks, projected: Tensor, rows: int, weights: KdaWeights, precision: str) -> Tensor:
     """-> outputs [R, H d], normed by head and gated; rows past `rows` are zero."""
-    heads, count, _, width = chunks.keys.shape
+    heads, count, _, width = chunks.sink.shape
     out = projected.new_empty(len(projected), heads * width)
     _read_chunks[(count, heads)](
         ready.query, ready.decay, chunks.within, chunks.update, chunks.starts, projected, weights.o_norm, out, rows,
@@ -185,7 +183,8 @@ def _solve(
     limit = tl.minimum(tl.maximum(kept - chunk * CHUNK, 0), CHUNK)
     end = tl.load(decay + (at * CHUNK + limit - 1) * d + channel, mask=(channel >= 0) & (limit > 0), other=0.0)
     distance = tl.where((place < limit)[:, None], end[None, :] - sums, -float("inf"))
-    tl.store(keys + rows, _nearest(k * tl.exp(distance), PRECISION))
+    turned = (at * d + channel)[:, None] * CHUNK + place[None, :]
+    tl.store(keys + turned, tl.trans(_nearest(k * tl.exp(distance), PRECISION)))
     tl.store(fade + at * d + channel, tl.exp(end))
 
 
@@ -209,7 +208,7 @@ def _walk_chunks(
         u -= tl.dot(w, _nearest(current, PRECISION), input_precision=PRECISION)
         u = _nearest(u, PRECISION)
         tl.store(update + rows[:, None] + mine[None, :], u)
-        k = tl.load(keys + rows[None, :] + channel[:, None])
+        k = tl.load(keys + (at * d + channel)[:, None] * CHUNK + place[None, :])
         current *= tl.load(fade + at * d + channel)[:, None]
         current = tl.dot(k, u, current, input_precision=PRECISION)
     tl.store(end + head * d * d + square, current)

@@ -150,7 +150,8 @@ class Layer:
             MlaAttention(config, weights, 0, rope, kernels) if self.mla else KdaAttention(config, weights, 0, kernels)
         )
         self.caches = Caches(config, max_requests=2, pages=12, dtype=dtype, device=DEVICE)
-        self.caches.reserve(64)
+        gone, _ = self.caches.reserve(64), self.caches.reserve(64)
+        self.caches.release(gone)  # so that pages are not in one piece
         self.slot, self.length = self.caches.reserve(400), 0
 
     def __call__(self, rows: torch.Tensor, *, prompt: bool) -> torch.Tensor:
