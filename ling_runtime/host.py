@@ -22,9 +22,9 @@ GENERATIONS = 3
 
 def check(config: ServerConfig) -> None:
     """ConfigError for a core that this process may not use, and for thresholds that Python would not take."""
-    core, allowed = config.engine_core, sorted(os.sched_getaffinity(0))
+    core, allowed = config.engine_core, _cores(0)
     if core is not None and core not in allowed:
-        cores = ", ".join(map(str, allowed))
+        cores = ", ".join(map(str, allowed)) or "none, for this system pins no threads"
         raise ConfigError(f"--engine-core {core}: this process may use {cores} (engine.num_threads cores under run.py)")
     threshold = config.gc_threshold
     if threshold and (len(threshold) > GENERATIONS or min(threshold) < 0):
@@ -53,8 +53,13 @@ def pin(core: int | None) -> None:
 def report() -> dict[str, Any]:
     """In force now; cores are the calling thread's."""
     return {
-        "engine_cores": sorted(os.sched_getaffinity(0)),
-        "process_cores": sorted(os.sched_getaffinity(os.getpid())),
+        "engine_cores": _cores(0),
+        "process_cores": _cores(os.getpid()),
         "gc_frozen": gc.get_freeze_count() > 0,
         "gc_threshold": list(gc.get_threshold()),
     }
+
+
+def _cores(thread: int) -> list[int]:
+    """Those that a thread may use, 0 being the caller; none where the system does not tell (macOS)."""
+    return sorted(os.sched_getaffinity(thread)) if hasattr(os, "sched_getaffinity") else []
