@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
-from ling_runtime.ops import draft, head, kda, linear, mla, moe, moe_layer, norm, router, triton_variants
+from ling_runtime.ops import draft, draft_block, head, kda, linear, mla, moe, moe_layer, norm, router, triton_variants
 
-__all__ = ["draft", "head", "kda", "linear", "mla", "moe", "moe_layer", "norm", "router", "triton_variants"]
+__all__ = [
+    "draft",
+    "draft_block",
+    "head",
+    "kda",
+    "linear",
+    "mla",
+    "moe",
+    "moe_layer",
+    "norm",
+    "router",
+    "triton_variants",
+]

@@ -12,7 +12,7 @@ import os
 
 import torch
 
-MODULES = ("commit", "head", "kda", "linear", "mla", "moe_layer", "norm", "relay", "router")
+MODULES = ("chain", "commit", "draft", "head", "kda", "linear", "mla", "moe_layer", "norm", "relay", "router")
 
 
 def usable() -> bool:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ling_runtime.config import ModelConfig
     from ling_runtime.memory.caches import Pass
 
-OF_A_BLOCK = {"draft_attention"}
+OF_A_BLOCK = {"draft_attention", "draft_block", "draft_chain", "draft_inject"}
 """Sees all rows of its block at once, request by request: test_dspark_step.py holds it to its neighbours."""
 
 WINDOWS = (1, 2, 4, 6, 9, 17)
