@@ -10,19 +10,22 @@ the host must: what it costs is what this executor saves.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ling_runtime.config import ConfigError
-from ling_runtime.executor.graphs import DEVICE_VARIANTS, Recorded, VerifyStep
+from ling_runtime.executor.dspark_graphs import BLOCK_VARIANTS
+from ling_runtime.executor.graphs import DEVICE_VARIANTS, Recorded, Replays, VerifyStep
 from ling_runtime.executor.interface import StepOutput
 from ling_runtime.executor.nextn_graphs import DraftStep, ExtendStep, Seeds
 from ling_runtime.executor.relay import Emitted, Outbox, Relay
 from ling_runtime.executor.step import Slot, StepExecutor
+from ling_runtime.executor.tiered_step import TieredStep
 from ling_runtime.ops.triton_launch import fastest, pdl
+from ling_runtime.speculation.dspark.proposer import DsparkProposer
+from ling_runtime.speculation.verification import RULES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +33,9 @@ if TYPE_CHECKING:
     from ling_runtime.executor.interface import PrefillOutput
     from ling_runtime.memory.caches import Caches
     from ling_runtime.model.ling import Ling
+    from ling_runtime.speculation.interface import Schedule
     from ling_runtime.speculation.nextn import NextnProposer
+    from ling_runtime.speculation.verification import Rule
 
 
 class GreedyStep:
@@ -53,37 +58,24 @@ class GreedyStep:
             draft, seeds = proposer.draft, Seeds(*proposer.seeds)
             self._before.append(DraftStep(model, draft, relay, seeds, self._verify, proposer.steps))
             self._after.append(ExtendStep(model, draft, seeds, self._verify))
-        self._kernels, self._launched = model.kernels, Counter[str]()
+        self._replays = Replays(model.kernels)
         self._outbox, self._sent = Outbox(batch, rows, model.device), Emitted(*self._verify.results, None)
         self._slots: tuple[int, ...] = ()
 
-    def __call__(self, slots: Sequence[int]) -> Emitted:
-        """Queue one step of `slots`."""
+    def __call__(self, slots: Sequence[int], requests: Sequence[Slot], schedule: Schedule | None) -> Emitted:  # noqa: ARG002
+        """Queue one step of `slots`; nothing is planned here."""
         if tuple(slots) != self._slots:
             self._slots = tuple(slots)
             self._verify.slots.copy_(torch.tensor(slots))
-        before = Counter(self._kernels.calls)
         with pdl(fastest()):
             for part in self._before:
-                part.step()
+                self._replays.step(part)
             self._sent.before_overwriting()
-            self._verify.step()
+            self._replays.step(self._verify)
             self._sent = self._outbox.send(*self._verify.results)
             for part in self._after:
-                part.step()
-        ran = Counter(self._kernels.calls)
-        ran.subtract(before)
-        self._count(ran)
+                self._replays.step(part)
         return self._sent
-
-    def _count(self, ran: Counter[str]) -> None:
-        """A replay calls no Python: count what the recorded step called."""
-        if any(ran.values()):
-            recorded = 2 if self._verify.recorded else 1
-            self._launched = Counter({operator: calls // recorded for operator, calls in ran.items()})
-            self._kernels.calls.update({o: self._kernels.calls[o] - ran[o] + self._launched[o] for o in ran})
-        else:
-            self._kernels.calls.update({o: self._kernels.calls[o] + calls for o, calls in self._launched.items()})
 
 
 @dataclass(frozen=True)
@@ -95,23 +87,25 @@ class Flight:
 
 
 class GraphExecutor(StepExecutor):
-    """`proposer` is NEXTN's or None; kernels must be the device variants."""
+    """Kernels must be the device variants: of DSPARK's operators, too, where `proposer` is its."""
 
     def __init__(
         self,
         model: Ling,
         caches: Caches,
-        proposer: NextnProposer | None,
+        proposer: NextnProposer | DsparkProposer | None,
         *,
         max_context: int,
         chunk: int,
+        rule: Rule = RULES["classic"],
         overlap: bool = False,
         seq_lens_pin: bool = False,
         simulated: float | None = None,
     ) -> None:
-        super().__init__(model, caches, proposer, max_context=max_context, chunk=chunk)
+        super().__init__(model, caches, proposer, max_context=max_context, chunk=chunk, rule=rule)
         chosen = {str(row["operator"]): row["variant"] for row in model.kernels.report()}
-        missing = sorted(o for o, name in DEVICE_VARIANTS.items() if chosen[o] != name)
+        needed = BLOCK_VARIANTS if isinstance(proposer, DsparkProposer) else DEVICE_VARIANTS
+        missing = sorted(o for o, name in needed.items() if chosen[o] != name)
         if missing:
             raise ConfigError(f"graphs need the device variants of {', '.join(missing)}: kernels.OPERATOR=triton")
         if simulated is not None and not 1 <= simulated <= self.window:
@@ -119,7 +113,7 @@ class GraphExecutor(StepExecutor):
         self._drafting, self._overlap, self._pinned, self._simulated = proposer, overlap, seq_lens_pin, simulated
         longest = max_context + 3 * self.window
         self._relay = Relay(caches.slots + 1, drafts=self.window - 1, longest=longest, device=model.device)
-        self._graphs: dict[int, GreedyStep] = {}
+        self._graphs: dict[int, GreedyStep | TieredStep] = {}
         self._flight: Flight | None = None
 
     def prefill(self, slot: int) -> PrefillOutput:
@@ -136,7 +130,8 @@ class GraphExecutor(StepExecutor):
             return self._land() if self._flight else self._eager(slots, requests)
         if self._pinned:
             self._relay.lengths.tolist()
-        flight = Flight(tuple(zip(slots, requests, strict=True)), self._step_of(len(slots))(slots))
+        emitted = self._step_of(len(slots))(slots, requests, self.schedule)
+        flight = Flight(tuple(zip(slots, requests, strict=True)), emitted)
         outputs = self._land()
         self._flight = flight
         return outputs if self._overlap else self._land()
@@ -147,10 +142,13 @@ class GraphExecutor(StepExecutor):
             self._relay.put(slot, length=request.length, token=request.bonus)
         return outputs
 
-    def _step_of(self, batch: int) -> GreedyStep:
+    def _step_of(self, batch: int) -> GreedyStep | TieredStep:
         if batch not in self._graphs:
-            self._graphs[batch] = GreedyStep(
-                self._model, self._caches, self._relay, self._drafting, batch, self._simulated
+            model, caches, relay, drafting = self._model, self._caches, self._relay, self._drafting
+            self._graphs[batch] = (
+                TieredStep(model, caches, relay, drafting, batch, self._simulated)
+                if isinstance(drafting, DsparkProposer)
+                else GreedyStep(model, caches, relay, drafting, batch, self._simulated)
             )
         return self._graphs[batch]
 
@@ -170,9 +168,8 @@ class GraphExecutor(StepExecutor):
                 request.length += len(tokens)
                 request.bonus = tokens[-1]
                 outputs[slot] = StepOutput(tuple(tokens), None, len(tokens) - 1, self.window - 1)
-        self._counts.add(
-            len(outputs) * self.window, (self.window,) * len(outputs), [len(out.tokens) for out in outputs.values()]
-        )
+        rows = flight.emitted.tokens.shape[1]
+        self._counts.add(len(outputs) * rows, (rows,) * len(outputs), [len(out.tokens) for out in outputs.values()])
         return outputs
 
     def _worst_case(self, prompt_tokens: int, max_new_tokens: int) -> int:
