@@ -38,17 +38,20 @@ def choose_chain_triton(base: Tensor, anchors: Tensor, hidden: Tensor, head: Cha
     batch, drafts, vocabulary = base.shape
     token_factors, factors = head.factors
     tiles, rank = triton.cdiv(vocabulary, COLUMNS), factors.shape[1]
-    best = torch.empty(drafts, batch, tiles, dtype=torch.float32, device=base.device)
-    token = torch.empty(drafts, batch, tiles, dtype=torch.int32, device=base.device)
+    room = -(-tiles // 4) * 4  # pointers of all drafts are aligned alike, so that they share one compiled kernel
+    best = torch.empty(drafts, batch, room, dtype=torch.float32, device=base.device)
+    token = torch.empty(drafts, batch, room, dtype=torch.int32, device=base.device)
     out = torch.empty(batch, drafts, dtype=torch.int64, device=base.device)
     for k in range(drafts):
         before = max(k - 1, 0)
         _next[(tiles, batch)](
             base, anchors, token_factors, factors, best[before], token[before], best[k], token[k], out, k, drafts,
-            vocabulary, tiles, rank, triton.next_power_of_2(rank), COLUMNS, triton.next_power_of_2(tiles), k == 0,
+            vocabulary, tiles, room, rank, triton.next_power_of_2(rank), COLUMNS, triton.next_power_of_2(tiles), k == 0,
             **launch(), num_warps=WARPS,
         )  # fmt: skip
-    _last[(batch,)](best[-1], token[-1], out, drafts, tiles, triton.next_power_of_2(tiles), **launch(), num_warps=WARPS)
+    _last[(batch,)](
+        best[-1], token[-1], out, drafts, tiles, room, triton.next_power_of_2(tiles), **launch(), num_warps=WARPS
+    )
     return out
 
 
@@ -63,7 +66,7 @@ def _best(best, token, tiles, NB: tl.constexpr):
 
 @triton.jit(do_not_specialize=["k", "drafts"])
 def _next(
-    base, anchors, token_factors, factors, best_before, token_before, best, token, out, k, drafts, V, tiles,
+    base, anchors, token_factors, factors, best_before, token_before, best, token, out, k, drafts, V, tiles, room,
     R: tl.constexpr, RB: tl.constexpr, BN: tl.constexpr, NB: tl.constexpr, FIRST: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     tile, request = tl.program_id(0), tl.program_id(1)
@@ -75,7 +78,7 @@ def _next(
     if FIRST:
         previous = tl.load(anchors + request)
     else:
-        previous = _best(best_before + request * tiles, token_before + request * tiles, tiles, NB).to(tl.int64)
+        previous = _best(best_before + request * room, token_before + request * room, tiles, NB).to(tl.int64)
         if tile == 0:
             tl.store(out + request * drafts + k - 1, previous)
     mine = tl.load(token_factors + previous * R + rank, mask=rank < R, other=0.0)
@@ -83,15 +86,15 @@ def _next(
     # Rounded as a product's result is, then as the reference rounds before it chooses.
     logit = (logit + bias.to(factors.dtype.element_ty).to(tl.float32)).to(factors.dtype.element_ty).to(tl.float32)
     logit = tl.where(column < V, logit, -float("inf"))
-    tl.store(best + request * tiles + tile, tl.max(logit, axis=0))
-    tl.store(token + request * tiles + tile, tile * BN + tl.argmax(logit, axis=0, tie_break_left=True))
+    tl.store(best + request * room + tile, tl.max(logit, axis=0))
+    tl.store(token + request * room + tile, tile * BN + tl.argmax(logit, axis=0, tie_break_left=True))
     leave(PDL)
 
 
 @triton.jit(do_not_specialize=["drafts"])
-def _last(best, token, out, drafts, tiles, NB: tl.constexpr, PDL: tl.constexpr):
+def _last(best, token, out, drafts, tiles, room, NB: tl.constexpr, PDL: tl.constexpr):
     enter(PDL)
     request = tl.program_id(0)
-    chosen = _best(best + request * tiles, token + request * tiles, tiles, NB)
+    chosen = _best(best + request * room, token + request * room, tiles, NB)
     tl.store(out + request * drafts + drafts - 1, chosen.to(tl.int64))
     leave(PDL)

@@ -47,14 +47,14 @@ def block_attention_triton(
     tops = torch.empty(2, batch, pairs, splits, dtype=torch.float32, device=query.device)
     shared = heads // groups
     tiles = triton.cdiv(block.rows * shared, TILE)
-    _split[(splits, tiles * groups, batch)](
+    _split_block[(splits, tiles * groups, batch)](
         query, block.cache, block.table, block.starts, parts, tops[0], tops[1], block.rows, pages, splits, scale,
         block.cache.stride(1), block.cache.stride(2) * layer, groups, shared, width,
         max(16, triton.next_power_of_2(width)), PAGE, split_pages, TILE, causal, precision(query.dtype),
         **launch(), num_warps=4, num_stages=2,
     )  # fmt: skip
     out = torch.empty_like(query)
-    _merge[(pairs, batch)](
+    _merge_block[(pairs, batch)](
         parts, tops[0], tops[1], block.starts, out, block.rows, splits, width, triton.next_power_of_2(width),
         triton.next_power_of_2(splits), MERGE_SPLITS, PAGE * split_pages, **launch(), num_warps=4,
     )  # fmt: skip
@@ -118,7 +118,7 @@ def _place_heads(
 
 
 @triton.jit(do_not_specialize=["T", "pages", "splits"])
-def _split(
+def _split_block(
     query, cache, table, starts, parts, tops, sums, T, pages, splits, scale, TOKEN, OF_LAYER, G: tl.constexpr,
     SHARED: tl.constexpr, d: tl.constexpr, DB: tl.constexpr, PAGE: tl.constexpr, SPLIT: tl.constexpr,
     TM: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
@@ -163,7 +163,7 @@ def _split(
 
 
 @triton.jit(do_not_specialize=["T", "splits"])
-def _merge(
+def _merge_block(
     parts, tops, sums, starts, out, T, splits, d: tl.constexpr, DB: tl.constexpr, NS: tl.constexpr, STEP: tl.constexpr,
     KEYS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
