@@ -15,10 +15,12 @@ from tests.ling_runtime.interpreted import DEVICE  # isort: skip - before anythi
 from ling_runtime.config import ConfigError
 from ling_runtime.executor.build import ExecutorSettings, build_executor
 from ling_runtime.executor.draft import DraftSettings
-from ling_runtime.executor.dspark_graphs import BLOCK_VARIANTS
+from ling_runtime.executor.dspark_graphs import BLOCK_VARIANTS, BlockStep, InjectStep
 from ling_runtime.executor.graph_step import GraphExecutor
+from ling_runtime.executor.graphs import VerifyStep
 from ling_runtime.executor.tiered_step import TieredStep, tier
 from ling_runtime.memory.window import Window
+from ling_runtime.ops.triton_launch import Pdl, pdl
 from ling_runtime.weights import initialise
 from tests.ling_runtime.executor.driving import GREEDY, prompt_of, warm
 
@@ -40,7 +42,8 @@ def build(config: ModelConfig, path: str | None, *, graphs: bool, **more: Any) -
     """Two layers, with a KDA and an MLA, dense and experts; the interpreter runs programs in turn."""
     limits = {"expert_swiglu_limit_list": (0.0, 0.4), "share_expert_swiglu_limit_list": (0.0, 0.7)}
     two = replace(config, num_hidden_layers=2, num_attention_heads=2, num_nextn_predict_layers=0, **limits)
-    draft = DraftSettings(path=path, block_size=DRAFTS, **more.pop("draft", {})) if path else None
+    size = more.pop("size", DRAFTS)
+    draft = DraftSettings(path=path, block_size=size, **more.pop("draft", {})) if path else None
     settings = ExecutorSettings(
         draft=draft, max_requests=3, context_length=96, device=str(DEVICE), graphs=graphs,
         kernels=BLOCK_VARIANTS if graphs else {}, **more,
@@ -245,3 +248,43 @@ def test_what_graphs_cannot_hold_is_refused_by_name(small_config: ModelConfig, w
         build(small_config, drafts_of(write_draft, attention_type="mla", **widths), graphs=True)
     with pytest.raises(ConfigError, match=r"simulated accept length 4\.5: allowed: 1 to 4"):
         build(small_config, drafts_of(write_draft), graphs=True, simulated_accept_length=4.5)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(DEVICE.type == "cpu", reason="nothing is recorded without a device")
+@pytest.mark.parametrize("mode", ["off", "late", "early"])
+@pytest.mark.parametrize("drafts", [8, 16])
+@pytest.mark.parametrize("head", ["vanilla", "rnn"])
+def test_graphs_and_their_launches_are_equal_bit_for_bit(
+    small_config: ModelConfig, write_draft: WriteDraft, mode: Pdl, drafts: int, head: str
+) -> None:
+    """Draft, verify and inject, replayed under each way of launching against launch by launch, over 20 steps."""
+    path = drafts_of(write_draft, block_size=16, markov_head_type=head)
+    parts, executors = [], []
+    for _ in range(2):
+        executor = build(small_config, path, graphs=True, dtype="bfloat16", draft={"confidence": True}, size=drafts)
+        assert isinstance(executor, GraphExecutor)
+        slot, _ = enter(executor, 1, 14)
+        proposer: DsparkProposer = executor._proposer  # type: ignore[assignment]
+        verify = VerifyStep(
+            executor._model, executor._caches, executor._relay, batch=1, rows=drafts + 1, capture=proposer.capture
+        )
+        verify.slots.fill_(slot)
+        block = BlockStep(executor._model, proposer, executor._relay, verify)
+        parts.append((block, verify, InjectStep(proposer, verify)))
+        executors.append(executor)
+    for one in parts[0]:
+        one.run()
+    with pdl(mode):
+        for one in parts[1]:
+            one.capture()
+    for _ in range(20):
+        for eager, graph in zip(*parts, strict=True):
+            eager.run()
+            graph.replay()
+        assert torch.equal(executors[0]._relay.drafts, executors[1]._relay.drafts)
+        assert torch.equal(parts[0][0].confidence, parts[1][0].confidence)
+        assert all(torch.equal(*both) for both in zip(*(p[1].results for p in parts), strict=True))
+    first, second = (e._proposer.cache for e in executors)  # type: ignore[union-attr]
+    assert torch.equal(first, second)
+    assert torch.equal(executors[0]._relay.lengths, executors[1]._relay.lengths)
