@@ -144,13 +144,18 @@ class GraphExecutor(StepExecutor):
 
     def _step_of(self, batch: int) -> GreedyStep | TieredStep:
         if batch not in self._graphs:
-            model, caches, relay, drafting = self._model, self._caches, self._relay, self._drafting
-            self._graphs[batch] = (
-                TieredStep(model, caches, relay, drafting, batch, self._simulated)
-                if isinstance(drafting, DsparkProposer)
-                else GreedyStep(model, caches, relay, drafting, batch, self._simulated)
-            )
+            self._graphs[batch] = self._new_step(batch)
         return self._graphs[batch]
+
+    def _new_step(self, batch: int) -> GreedyStep | TieredStep:
+        model, caches, relay, drafting = self._model, self._caches, self._relay, self._drafting
+        if not isinstance(drafting, DsparkProposer):
+            return GreedyStep(model, caches, relay, drafting, batch, self._simulated)
+        step = TieredStep(model, caches, relay, drafting, batch, self._simulated)
+        if model.device.type == "cuda" and self.schedule and self.schedule.reads != "nothing":
+            with pdl(fastest()):
+                step.prepare()
+        return step
 
     def speculation_report(self) -> dict[str, Any] | None:
         """Marked where acceptance is simulated."""

@@ -1,10 +1,10 @@
 """One greedy step under DSPARK: a block of drafts, as many verified rows as planned, and their injection.
 
-Static verification takes the whole window. Under a schedule the host chooses among windows of a few sizes, each
-recorded when it first comes up; all requests of a step verify as many rows as the one that needs most, and a row that
-is computed may be accepted, planned or not. The surprise is when the host reads confidences. The causal planner decides
-by those of this very block, so the host waits for the draft and the device for the host; the global one counts on an
-earlier step by design, so it gets what has long been copied, and the host stays ahead.
+Static verification takes the whole window. Under a schedule the host chooses among windows of a few sizes, all
+recorded before the first is chosen; all requests of a step verify as many rows as the one that needs most, and a row
+that is computed may be accepted, planned or not. The surprise is when the host reads confidences. The causal planner
+decides by those of this very block, so the host waits for the draft and the device for the host; the global one counts
+on an earlier step by design, so it gets what has long been copied, and the host stays ahead.
 """
 
 from __future__ import annotations
@@ -46,6 +46,10 @@ class Window:
     def __init__(self, verify: VerifyStep, inject: InjectStep, outbox: Outbox) -> None:
         self.verify, self._inject, self._outbox = verify, inject, outbox
         self._sent = Emitted(*verify.results, None)
+
+    def record(self, replays: Replays) -> None:
+        replays.step(self.verify)
+        replays.step(self._inject)
 
     def run(self, replays: Replays) -> Emitted:
         self._sent.before_overwriting()
@@ -101,6 +105,16 @@ class TieredStep:
             self._replays.step(self._draft)
             rows = self._most if schedule is None else self._planned(slots, tuple(requests), schedule)
             return self._window(rows).run(self._replays)
+
+    def prepare(self) -> None:
+        """Run every window once on padding's slot, which records it where there is a device: later, with a request in
+        it, a recording would cost that request a second.
+        """
+        calls, self._named = dict(self._model.kernels.calls), ()
+        self._slots.zero_()
+        for rows in {tier(rows, self._most) for rows in range(1, self._most + 1)}:
+            self._window(rows).record(self._replays)
+        self._model.kernels.calls.update(calls)
 
     def _planned(self, slots: Sequence[int], requests: tuple[Slot, ...], schedule: Schedule) -> int:
         if schedule.reads == "nothing":

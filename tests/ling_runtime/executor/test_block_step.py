@@ -178,6 +178,28 @@ def test_planned_windows_change_no_token(
 
 
 @SLOW
+def test_windows_recorded_ahead_leave_no_trace(small_config: ModelConfig, write_draft: WriteDraft) -> None:
+    """All of them, on padding's slot, with a request in flight; nothing of it is counted."""
+    executor = build(small_config, drafts_of(write_draft), graphs=True, draft={"confidence": True})
+    assert isinstance(executor, GraphExecutor)
+    executor.schedule = Wish("this", (2, 4))
+    slot, token = enter(executor, 1, 5)
+    tokens = [token, *executor.decode([slot])[slot].tokens]
+    step, calls = executor._graphs[1], executor.kernel_report()
+    assert isinstance(step, TieredStep)
+    step.prepare()
+    assert set(step._windows) == {1, 2, 3, 4}
+    assert executor.kernel_report() == calls
+    tokens += executor.decode([slot])[slot].tokens
+    plain = build(small_config, None, graphs=False)
+    other, first = enter(plain, 1, 5)
+    want = [first]
+    while len(want) < len(tokens):
+        want += plain.decode([other])[other].tokens
+    assert tokens == want[: len(tokens)]
+
+
+@SLOW
 def test_a_plan_from_an_earlier_step_sees_the_step_before(small_config: ModelConfig, write_draft: WriteDraft) -> None:
     """And nothing of another request: the first step of each verifies every row."""
     path = drafts_of(write_draft)
