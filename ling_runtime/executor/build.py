@@ -105,6 +105,8 @@ def build_executor(config: ModelConfig, tensors: Mapping[str, Tensor], settings:
     if settings.graphs:
         if draft and draft.config.attention_type != "mha":
             raise ConfigError(f"graphs: attention_type={draft.config.attention_type} of the draft; allowed: mha")
+        if settings.draft and settings.draft.schedule.mode == "cap-accept":
+            raise ConfigError("graphs: verify mode cap-accept; allowed: static, compact")
         from ling_runtime.executor.graph_step import GraphExecutor  # noqa: PLC0415 - needs Triton, which few machines have
 
         assert proposer is None or isinstance(proposer, NextnProposer | DsparkProposer)

@@ -88,7 +88,7 @@ class Replays:
             times = 2 if part.recorded else 1  # once launch by launch, once to record it
             self._launched[part] = Counter({operator: calls // times for operator, calls in ran.items()})
             self._calls.update(before)
-        launched = self._launched[part]
+        launched = self._launched.get(part, Counter[str]())
         self._calls.update({operator: self._calls[operator] + calls for operator, calls in launched.items()})
 
 

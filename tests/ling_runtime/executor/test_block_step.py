@@ -21,6 +21,7 @@ from ling_runtime.executor.graphs import VerifyStep
 from ling_runtime.executor.tiered_step import TieredStep, tier
 from ling_runtime.memory.window import Window
 from ling_runtime.ops.triton_launch import Pdl, pdl
+from ling_runtime.speculation.dspark.schedule import ScheduleSettings
 from ling_runtime.weights import initialise
 from tests.ling_runtime.executor.driving import GREEDY, prompt_of, warm
 
@@ -268,6 +269,10 @@ def test_what_graphs_cannot_hold_is_refused_by_name(small_config: ModelConfig, w
     widths = {"kv_lora_rank": 24, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 12}
     with pytest.raises(ConfigError, match="attention_type=mla of the draft; allowed: mha"):
         build(small_config, drafts_of(write_draft, attention_type="mla", **widths), graphs=True)
+    with pytest.raises(ConfigError, match="verify mode cap-accept; allowed: static, compact"):
+        build(
+            small_config, drafts_of(write_draft), graphs=True, draft={"schedule": ScheduleSettings(mode="cap-accept")}
+        )
     with pytest.raises(ConfigError, match=r"simulated accept length 4\.5: allowed: 1 to 4"):
         build(small_config, drafts_of(write_draft), graphs=True, simulated_accept_length=4.5)
 

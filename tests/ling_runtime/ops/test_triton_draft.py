@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("interpreter")
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
 DTYPES = [torch.float32, torch.bfloat16]
+ON_CPU_SLOW = pytest.mark.slow if not torch.cuda.is_available() else pytest.mark.gpu
+"""The interpreter runs programs one after the other."""
 LAYERS, WIDTH = 2, 16
 
 
@@ -55,7 +57,10 @@ def norms(heads: int, groups: int, layers: int) -> HeadNorms:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(("heads", "groups", "rows", "causal"), [(2, 2, 8, False), (6, 2, 9, True), (2, 1, 17, False)])
+@pytest.mark.parametrize(
+    ("heads", "groups", "rows", "causal"),
+    [(2, 2, 8, False), (4, 2, 9, True), pytest.param(2, 1, 17, False, marks=ON_CPU_SLOW)],
+)
 def test_a_block_over_pages(dtype: torch.dtype, heads: int, groups: int, rows: int, causal: bool) -> None:
     """Over the end of a page, at the beginning of everything, and past one split."""
     block = paged(rows, groups, dtype, (60, 150)) if rows != 9 else paged(rows, groups, dtype, (0, 127))
@@ -70,27 +75,25 @@ def test_a_block_over_pages(dtype: torch.dtype, heads: int, groups: int, rows: i
     assert torch.equal(cache[:, :, 0].nan_to_num(), block.cache[:, :, 0].nan_to_num()), "the other layer's is as it was"
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_splits_of_other_sizes_say_the_same(dtype: torch.dtype) -> None:
-    block = paged(8, 2, dtype, (100, 200))
-    projected = draw(16, 6 * WIDTH, dtype=dtype)
-    found = [
-        block_attention_triton(projected, block, norms(2, 2, 1), 0, WIDTH**-0.5, False, split_pages=pages)
-        for pages in (1, 2, 4)
-    ]
-    close(found[0], found[1], dtype)
-    close(found[2], found[1], dtype)
+def test_splits_of_other_sizes_say_the_same() -> None:
+    block = paged(3, 1, torch.float32, (100, 200))
+    projected = draw(6, 3 * WIDTH)
+    one, four = (
+        block_attention_triton(projected, block, norms(1, 1, 1), 0, WIDTH**-0.5, False, split_pages=pages)
+        for pages in (1, 4)
+    )
+    close(one, four, torch.float32)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_injection_writes_all_layers_at_the_window(dtype: torch.dtype) -> None:
-    block = paged(9, 2, dtype, (60, 150))
-    projected = draw(18, LAYERS * 4 * WIDTH, dtype=dtype)
+    block = paged(5, 1, dtype, (60, 150))
+    projected = draw(10, LAYERS * 2 * WIDTH, dtype=dtype)
     got, want = replace(block, cache=block.cache.clone()), replace(block, cache=block.cache.clone())
-    inject_context_triton(projected, got, norms(0, 2, LAYERS))
-    inject_context(projected, want, norms(0, 2, LAYERS))
+    inject_context_triton(projected, got, norms(0, 1, LAYERS))
+    inject_context(projected, want, norms(0, 1, LAYERS))
     close(got.cache.nan_to_num(), want.cache.nan_to_num(), dtype)
-    assert int((got.cache != block.cache).any(-1).any(-1).sum()) >= 18
+    assert int((got.cache != block.cache).any(-1).any(-1).sum()) >= 10
 
 
 @dataclass
@@ -108,7 +111,7 @@ class Vanilla:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("vocabulary", [COLUMNS - 3, 5 * COLUMNS + 7])
 def test_a_chain_chooses_as_one_by_one(dtype: torch.dtype, vocabulary: int) -> None:
-    batch, drafts, rank = 2, 5, 12
+    batch, drafts, rank = 2, 3, 12
     head = Vanilla((draw(vocabulary, rank, dtype=dtype), draw(vocabulary, rank, dtype=dtype).flip(0)))
     base, hidden = draw(batch, drafts, vocabulary, dtype=dtype), draw(batch, drafts, 4, dtype=dtype)
     anchors = torch.tensor([3, vocabulary - 1], device=DEVICE)
