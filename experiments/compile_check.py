@@ -87,11 +87,10 @@ def one_of_each(config: ModelConfig) -> ModelConfig:
 
 def compiled(
     config: ModelConfig, draft: DraftConfig | None, capability: int, rows: list[int], blocks: list[int],
-    modes: list[Any], context: int,
+    modes: list[Any], context: int, chosen: dict[str, str],
 ) -> list[Compiled]:  # fmt: skip
-    """Every kernel that verify steps of `rows` rows, and drafts and injections of `blocks`, launch under each PDL mode.
-
-    The process cannot launch any after.
+    """Every kernel that verify steps of `rows` rows, and drafts and injections of `blocks`, launch under each PDL mode,
+    with variants `chosen` beside the device's; the process cannot launch any after.
     """
     register()
     found: dict[str, Compiled] = {}
@@ -104,8 +103,8 @@ def compiled(
 
     with patch.object(JITFunction, "run", compile_only):
         driver.set_active(StandIn(capability))
-        weights = Unread(tensor_specs(config))
-        model = Ling(config, weights, Kernels(BLOCK_VARIANTS), positions=context + 64, dtype=torch.bfloat16)
+        weights, kernels = Unread(tensor_specs(config)), Kernels(BLOCK_VARIANTS | chosen)
+        model = Ling(config, weights, kernels, positions=context + 64, dtype=torch.bfloat16)
         caches = Caches(
             config, max_requests=1, pages=pages_for(context + 64), dtype=torch.bfloat16, device=torch.device("cpu")
         )
@@ -147,12 +146,14 @@ def main() -> int:
     parser.add_argument("--blocks", type=int, nargs="*", default=[8, 16], help="drafts of a DSPARK block")
     parser.add_argument("--pdl", nargs="+", default=["off", "ahead"], choices=["off", "late", "early", "warm", "ahead"])
     parser.add_argument("--context", type=int, default=8192)
+    parser.add_argument("--kernel", nargs="*", default=[], metavar="OP=VARIANT", help="other variants of operators")
     options = parser.parse_args()
+    chosen = dict(pair.split("=", 1) for pair in options.kernel)
     config = one_of_each(ModelConfig.from_pretrained(options.model_path))
     draft = captured_of(DraftConfig.from_pretrained(options.draft_path), config.num_hidden_layers)
     kernels = compiled(
         config, draft if options.blocks else None, options.capability, options.rows, options.blocks, options.pdl,
-        options.context,
+        options.context, chosen,
     )  # fmt: skip
     for kernel in kernels:
         print(f"{kernel.name:<18}{kernel.shared:>8} bytes shared{kernel.warps:>4} warps")

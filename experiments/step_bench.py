@@ -12,13 +12,14 @@ import json
 import statistics
 from collections import defaultdict
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
 from experiments import card
+from experiments.ablation import ablate, measure
+from experiments.ablation_table import SWITCHES
 from experiments.step_block import SHARD as DRAFT_SHARD
 from experiments.step_block import Drafted
 from experiments.step_floor import copy_bandwidth, nextn_bytes, step_bytes
@@ -48,20 +49,6 @@ class Line:
     floor_ms: float
     ratio: float
     families: dict[str, float]
-
-
-def measure(step: Callable[[], None], steps: int) -> list[float]:
-    """Milliseconds of each of `steps` runs, queued ahead of the device, between events."""
-    for _ in range(3):
-        step()
-    torch.cuda.synchronize()
-    marks = [torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)]
-    marks[0].record()
-    for mark in marks[1:]:
-        step()
-        mark.record()
-    torch.cuda.synchronize()
-    return [a.elapsed_time(b) for a, b in pairwise(marks)]
 
 
 def census(step: Callable[[], None]) -> tuple[int, dict[str, float]]:
@@ -157,6 +144,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--reference-steps", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("step_bench.json"))
+    parser.add_argument(
+        "--ablation", nargs="*", choices=[switch.name for switch in SWITCHES], metavar="SWITCH",
+        help="each switch alone, off against on, instead of the table of steps; all of them by default",
+    )  # fmt: skip
     return parser.parse_args()
 
 
@@ -165,7 +156,10 @@ def main() -> None:
     card.required()
     bandwidth = copy_bandwidth()
     config = shortened(ModelConfig.from_pretrained(options.model_path), options.layers)
-    bench = Bench(config, context=options.context, seed=options.seed, most_rows=max(options.rows))
+    bench = Bench(config, context=options.context, seed=options.seed, most_rows=max(6, *options.rows))
+    if options.ablation is not None:
+        ablate(bench, options.ablation, steps=options.steps, out=options.out)
+        return
     drafted = Drafted(bench, DraftConfig.from_pretrained(options.draft_path), options.seed) if options.dspark else None
     lines: list[Line] = []
     for stack in options.stack:

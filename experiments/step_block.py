@@ -19,13 +19,13 @@ from ling_runtime.executor.graphs import VerifyStep
 from ling_runtime.executor.relay import Relay
 from ling_runtime.memory.draft import DraftPool
 from ling_runtime.model.dspark import Dspark
-from ling_runtime.ops.triton_launch import Pdl, pdl
+from ling_runtime.ops.triton_launch import pdl
 from ling_runtime.speculation.dspark.proposer import DsparkProposer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from experiments.step_subject import Bench
+    from experiments.step_subject import Bench, Setting
     from ling_runtime.draft_config import DraftConfig
 
 SHARD = Path(__file__).parent.parent / "ling_runtime/checkpoints/ling_3_flash_rank_shard_dspark"
@@ -51,7 +51,7 @@ class Drafted:
         self._draft = Dspark(bench.model, weights, self._config, positions=bench.context + ROOM)
         self._pool = DraftPool(bench.caches.latent, self._config.num_hidden_layers, self._draft.width)
 
-    def parts(self, drafts: int, mode: Pdl) -> Iterator[Part]:
+    def parts(self, drafts: int, setting: Setting) -> Iterator[Part]:
         """Draft, verify, inject, and the whole step, at a block of `drafts`; the bench is reset before each."""
         bench, rows = self._bench, drafts + 1
         bench.kernels.select(BLOCK_VARIANTS)
@@ -71,9 +71,10 @@ class Drafted:
                 graph.replay()
 
         begin()
-        with pdl(mode):
+        with pdl(setting.pdl):
             graphs[0].run()
             distinct = bench.distinct_experts(verify.run, rows)
+            bench.kernels.select(BLOCK_VARIANTS | setting.selection)
             for graph in graphs:
                 graph.capture()
         sizes = block_bytes(bench.config, self._config, drafts=drafts, context=bench.context, distinct=distinct)

@@ -7,6 +7,7 @@ which is all that a step's cost depends on besides how many different experts it
 from __future__ import annotations
 
 import statistics
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from ling_runtime.dummy import DummyTensors
 from ling_runtime.executor.graphs import DEVICE_VARIANTS, VerifyStep
 from ling_runtime.executor.nextn_graphs import DraftStep, ExtendStep, Seeds
 from ling_runtime.executor.relay import Relay
+from ling_runtime.executor.switches import DEFAULT, Switches
 from ling_runtime.memory.caches import Caches
 from ling_runtime.memory.latent import pages_for
 from ling_runtime.memory.window import Window
@@ -25,7 +27,7 @@ from ling_runtime.ops.registry import Kernels
 from ling_runtime.ops.triton_launch import Pdl, pdl
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from torch import Tensor
 
@@ -33,14 +35,34 @@ if TYPE_CHECKING:
 
 ROOM = 1024
 """Positions past the context that steps may fill."""
-STACKS: dict[str, Pdl] = {
-    "triton": "early",
-    "pdl-off": "off",
-    "pdl-late": "late",
-    "pdl-warm": "warm",
-    "pdl-ahead": "ahead",
+LEAN = {"mla_window": "triton_three", "dense_mlp": "triton", "moe_block": "triton_select_inside"}
+"""Fewer stages that wait for each other: meant for steps of one row."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """How a captured step is made; the defaults are the server's own on a card."""
+
+    pdl: Pdl = "early"
+    kernels: Mapping[str, str] = field(default_factory=dict)
+    """Variants, where not those of `DEVICE_VARIANTS`."""
+    switches: Switches = DEFAULT
+
+    @property
+    def selection(self) -> dict[str, str]:
+        return DEVICE_VARIANTS | dict(self.kernels)
+
+
+STACKS: dict[str, Setting] = {
+    "triton": Setting(),
+    "pdl-off": Setting(pdl="off"),
+    "pdl-late": Setting(pdl="late"),
+    "pdl-warm": Setting(pdl="warm"),
+    "pdl-ahead": Setting(pdl="ahead"),
+    "lean": Setting(kernels=LEAN),
+    "lean-bf16": Setting(kernels=LEAN | {"moe_block": "triton_select_inside_bf16"}),
 }
-"""Captured steps, by how their kernels are launched; the first as the executor launches them."""
+"""Captured steps; the first as the executor makes them."""
 
 
 class SwitchedKernels(Kernels):
@@ -51,8 +73,11 @@ class SwitchedKernels(Kernels):
         self._active = Kernels()
         self.chosen: list[Tensor] | None = None
 
-    def select(self, selection: dict[str, str]) -> None:
+    def select(self, selection: Mapping[str, str]) -> None:
         self._active = Kernels(selection)
+
+    def report(self) -> list[dict[str, object]]:
+        return self._active.report()
 
     def __getitem__(self, operator: str) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -118,18 +143,19 @@ class Bench:
         return statistics.fmean(counts)
 
 
-def captured(bench: Bench, rows: int, mode: Pdl) -> tuple[Callable[[], None], float]:
-    """(replay of the verify step, distinct experts of its eager run) with the device operators."""
+def captured(bench: Bench, rows: int, setting: Setting) -> tuple[Callable[[], None], float]:
+    """(replay of the verify step, distinct experts of an eager run) with the device operators."""
     bench.kernels.select(DEVICE_VARIANTS)
     verify = VerifyStep(bench.model, bench.caches, bench.relay, batch=1, rows=rows)
     verify.slots.fill_(bench.slot)
-    with pdl(mode):
+    with pdl(setting.pdl):
         distinct = bench.distinct_experts(verify.run, rows)
+        bench.kernels.select(setting.selection)
         verify.capture()
     return verify.replay, distinct
 
 
-def nextn(bench: Bench, steps: int, mode: Pdl) -> tuple[Callable[[], None], float]:
+def nextn(bench: Bench, steps: int, setting: Setting) -> tuple[Callable[[], None], float]:
     """(three replays that make a whole NEXTN step, distinct experts of its verification)."""
     bench.kernels.select(DEVICE_VARIANTS)
     model, device = bench.model, bench.device
@@ -140,11 +166,12 @@ def nextn(bench: Bench, steps: int, mode: Pdl) -> tuple[Callable[[], None], floa
     seeds = Seeds(torch.zeros_like(relay.tokens), model.embedding[:2].clone())
     draft = DraftStep(model, bench.nextn, relay, seeds, verify, steps)
     extend = ExtendStep(model, bench.nextn, seeds, verify)
-    with pdl(mode):
-        draft.capture()
+    with pdl(setting.pdl):
+        draft.run()
         distinct = bench.distinct_experts(verify.run, steps + 1)
-        verify.capture()
-        extend.capture()
+        bench.kernels.select(setting.selection)
+        for part in (draft, verify, extend):
+            part.capture()
 
     def step() -> None:
         draft.replay()

@@ -156,7 +156,7 @@ def _down(hidden: Tensor, ids: Tensor, down: Tensor, tiles: Tiles, i: int) -> Te
     return expert_out(hidden, ids[i], down, (None, None), EXPERTS - 1, tiles)
 
 
-def walk_cases(rows: int) -> Iterator[Case]:
+def walk_cases(rows: int, tiles: tuple[int, ...] = WALK_TILES) -> Iterator[Case]:
     """The KDA window half a chunk past its boundary, two rows past its last window, over the states of all layers."""
     size, chunks, closed = HEADS * WIDTH, -(-(TILE - 1 + rows) // TILE), (TILE - 1 + rows) // TILE
     projected = torch.randn(rows, 5 * size + HEADS, device="cuda", dtype=torch.bfloat16)
@@ -182,7 +182,7 @@ def walk_cases(rows: int) -> Iterator[Case]:
         )
         state, lead = torch.randn(2, 2, HEADS, WIDTH, WIDTH, device="cuda").unbind()
         states.append(KdaState(conv, ring, state, one, staged, (lead, walked)))
-    for tile in WALK_TILES:
+    for tile in tiles:
         launch = partial(_walk, projected, window, weights, states, tile)
         yield Case(f"kda window {rows} x{tile}", None, launch, STREAMS, size * WIDTH * 4 / 1e6)
 

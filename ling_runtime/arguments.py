@@ -12,7 +12,7 @@ import difflib
 import os
 import random
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Literal, NoReturn
 
 from ling_runtime import flags, speculative_flags
 from ling_runtime.config import ConfigError
@@ -73,6 +73,13 @@ class ServerConfig:
     """Without this, greedy steps are replayed on a CUDA device, of Triton's variants; on a CPU all steps are eager."""
     disable_overlap_schedule: bool = False
     """Read each replayed step before the next is queued."""
+    seq_lens_pin: bool = False
+    """Run ahead, but wait for the lengths before each replayed step, as a backend that plans on the host must."""
+    fused_verify_extend: bool = False
+    disable_draft_extend_cuda_graph: bool = False
+    glue_graph: Literal["on", "off"] | None = None
+    result_ring: bool = False
+    """These four rearrange a replayed step: `executor.switches`."""
     chat_template: str | None = None
     weight_version: str = "default"
     log_level: str = "info"
@@ -148,6 +155,11 @@ def _parser() -> _Parser:
     speculative_flags.add_flags(parser)
     add("--disable-cuda-graph", action="store_const", const=True, help="run every step eagerly, on a CUDA device too")
     add("--disable-overlap-schedule", action="store_const", const=True, help="read a step before queuing the next")
+    add("--seq-lens-pin", action="store_const", const=True, help="read lengths back before each replayed step")
+    add("--fused-verify-extend", action="store_const", const=True, help="NEXTN: verify and extend as one CUDA graph")
+    add("--disable-draft-extend-cuda-graph", action="store_const", const=True, help="NEXTN: extend launch by launch")
+    add("--glue-graph", choices=("on", "off"), help="refill a step's metadata before its graphs, as a graph or eagerly")
+    add("--result-ring", action="store_const", const=True, help="results go to the host from the verify graph itself")
     add("--chat-template", metavar="FILE", help="Jinja template instead of the checkpoint's")
     add("--weight-version", metavar="NAME")
     add("--log-level", choices=("debug", "info", "warning", "error"))

@@ -24,6 +24,7 @@ from ling_runtime.api.service import Service
 from ling_runtime.arguments import ServerConfig, parse
 from ling_runtime.config import ConfigError, ModelConfig
 from ling_runtime.engine import Engine
+from ling_runtime.executor.switches import Switches
 from ling_runtime.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ def load(config: ServerConfig) -> Executor:
     graphs = replayed(config)
     if config.simulated_accept_length is not None and not graphs:
         raise ConfigError(f"{speculative_flags.SIMULATED_VARIABLE}: only where steps are CUDA graphs (--device cuda)")
+    switches = rearranged(config, graphs=graphs)
     settings = ExecutorSettings(
         num_steps=config.speculative_num_steps or 0,
         draft=draft_settings(config),
@@ -98,6 +100,8 @@ def load(config: ServerConfig) -> Executor:
         kernels=(device_variants(config) if graphs else {}) | config.kernel,
         graphs=graphs,
         overlap=graphs and not config.disable_overlap_schedule,
+        seq_lens_pin=config.seq_lens_pin,
+        switches=switches,
         simulated_accept_length=config.simulated_accept_length,
         load_format=config.load_format,
     )
@@ -119,6 +123,22 @@ def replayed(config: ServerConfig) -> bool:
     if not usable():
         raise ConfigError("CUDA graphs need Triton and a CUDA device: install it, or give --disable-cuda-graph")
     return True
+
+
+STEP_FLAGS = ("seq_lens_pin", "fused_verify_extend", "disable_draft_extend_cuda_graph", "glue_graph", "result_ring")
+
+
+def rearranged(config: ServerConfig, *, graphs: bool) -> Switches:
+    """What the flags say of a replayed step; ConfigError for one that has nothing to act on."""
+    given = [f"--{name.replace('_', '-')}" for name in STEP_FLAGS if getattr(config, name)]
+    if given and not graphs:
+        raise ConfigError(f"{', '.join(given)}: only where steps are CUDA graphs (--device cuda)")
+    return Switches(
+        fused_verify_extend=config.fused_verify_extend,
+        extend_graph=not config.disable_draft_extend_cuda_graph,
+        glue_graph=None if config.glue_graph is None else config.glue_graph == "on",
+        result_ring=config.result_ring,
+    )
 
 
 def device_variants(config: ServerConfig) -> dict[str, str]:

@@ -11,6 +11,7 @@ from ling_runtime.config import ConfigError, ModelConfig
 from ling_runtime.dummy import DummyTensors
 from ling_runtime.executor.draft import DraftSettings, read_draft
 from ling_runtime.executor.step import StepExecutor
+from ling_runtime.executor.switches import DEFAULT, Switches
 from ling_runtime.memory.caches import Caches
 from ling_runtime.memory.latent import pages_for
 from ling_runtime.model.ling import Ling
@@ -35,9 +36,9 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch
 @dataclass(frozen=True, kw_only=True)
 class ExecutorSettings:
     """What shapes an executor besides the checkpoint. `num_steps` 0 and no `draft` is no speculation; `context_length`
-    None the model's; `graphs` replays greedy steps, on a CUDA device, where `overlap` reads each step one call late and
-    `seq_lens_pin` waits for lengths before each; `simulated_accept_length` then replaces acceptance. `load_format`
-    "dummy" draws the weights.
+    None the model's; `graphs` replays greedy steps, on a CUDA device, where `overlap` reads each step one call late,
+    `seq_lens_pin` waits for lengths before each and `switches` rearrange it; `simulated_accept_length` then replaces
+    acceptance. `load_format` "dummy" draws the weights.
     """
 
     num_steps: int = 0
@@ -52,6 +53,7 @@ class ExecutorSettings:
     graphs: bool = False
     overlap: bool = False
     seq_lens_pin: bool = False
+    switches: Switches = DEFAULT
     simulated_accept_length: float | None = None
     load_format: str = "auto"
 
@@ -113,5 +115,6 @@ def build_executor(config: ModelConfig, tensors: Mapping[str, Tensor], settings:
         return GraphExecutor(
             model, caches, proposer, max_context=context, chunk=settings.chunk, rule=rule, overlap=settings.overlap,
             seq_lens_pin=settings.seq_lens_pin, simulated=settings.simulated_accept_length,
+            switches=settings.switches,
         )  # fmt: skip
     return StepExecutor(model, caches, proposer, max_context=context, chunk=settings.chunk, rule=rule)

@@ -17,11 +17,14 @@ import torch
 
 from ling_runtime.config import ConfigError
 from ling_runtime.executor.dspark_graphs import BLOCK_VARIANTS
-from ling_runtime.executor.graphs import DEVICE_VARIANTS, Recorded, Replays, VerifyStep
+from ling_runtime.executor.glue import Glue
+from ling_runtime.executor.graphs import DEVICE_VARIANTS, Recorded, Replays, VerifyStep, missing_variants
 from ling_runtime.executor.interface import StepOutput
 from ling_runtime.executor.nextn_graphs import DraftStep, ExtendStep, Seeds
-from ling_runtime.executor.relay import Emitted, Outbox, Relay
+from ling_runtime.executor.parts import Fused, KeepStep, RefillStep, Unrecorded
+from ling_runtime.executor.relay import Emitted, Outbox, Relay, Ring
 from ling_runtime.executor.step import Slot, StepExecutor
+from ling_runtime.executor.switches import DEFAULT, Switches, check
 from ling_runtime.executor.tiered_step import TieredStep
 from ling_runtime.ops.triton_launch import fastest, pdl
 from ling_runtime.speculation.dspark.proposer import DsparkProposer
@@ -49,20 +52,39 @@ class GreedyStep:
         proposer: NextnProposer | None,
         batch: int,
         simulated: float | None,
+        switches: Switches = DEFAULT,
+        glue: Glue | None = None,
     ) -> None:
         rows = 1 + (proposer.steps if proposer else 0)
-        self._verify = VerifyStep(model, caches, relay, batch=batch, rows=rows, simulated=simulated)
+        fed = switches.glue_graph is not None
+        self._verify = VerifyStep(model, caches, relay, batch=batch, rows=rows, simulated=simulated, fed=fed)
         self._before: list[Recorded] = []
         self._after: list[Recorded] = []
+        self._outbox: Outbox | Ring = Outbox(batch, rows, model.device)
+        middle: list[Recorded] = [self._verify]
+        if switches.result_ring:
+            self._outbox = Ring(batch, rows, model.device)
+            middle.append(KeepStep(self._verify, self._outbox))
         if proposer:
             draft, seeds = proposer.draft, Seeds(*proposer.seeds)
+            extend: Recorded = ExtendStep(model, draft, seeds, self._verify)
             self._before.append(DraftStep(model, draft, relay, seeds, self._verify, proposer.steps))
-            self._after.append(ExtendStep(model, draft, seeds, self._verify))
-        self._replays = Replays(model.kernels)
-        self._outbox, self._sent = Outbox(batch, rows, model.device), Emitted(*self._verify.results, None)
+            following = middle if switches.fused_verify_extend else self._after
+            following.append(extend if switches.extend_graph else Unrecorded(extend))
+        if fed:
+            glue = glue if switches.glue_graph else None
+            drafting = [RefillStep(self._verify, "draft", glue), *self._before] if proposer else []
+            self._before = [*drafting, RefillStep(self._verify, "verify", glue)]
+        self._middle = middle[0] if len(middle) == 1 else Fused(*middle)
+        self._replays, self._sent = Replays(model.kernels), Emitted(*self._verify.results, None)
         self._slots: tuple[int, ...] = ()
 
-    def __call__(self, slots: Sequence[int], requests: Sequence[Slot], schedule: Schedule | None) -> Emitted:  # noqa: ARG002
+    def __call__(
+        self,
+        slots: Sequence[int],
+        requests: Sequence[Slot] = (),
+        schedule: Schedule | None = None,  # noqa: ARG002
+    ) -> Emitted:
         """Queue one step of `slots`; nothing is planned here."""
         if tuple(slots) != self._slots:
             self._slots = tuple(slots)
@@ -71,7 +93,7 @@ class GreedyStep:
             for part in self._before:
                 self._replays.step(part)
             self._sent.before_overwriting()
-            self._replays.step(self._verify)
+            self._replays.step(self._middle)
             self._sent = self._outbox.send(*self._verify.results)
             for part in self._after:
                 self._replays.step(part)
@@ -101,15 +123,16 @@ class GraphExecutor(StepExecutor):
         overlap: bool = False,
         seq_lens_pin: bool = False,
         simulated: float | None = None,
+        switches: Switches = DEFAULT,
     ) -> None:
         super().__init__(model, caches, proposer, max_context=max_context, chunk=chunk, rule=rule)
-        chosen = {str(row["operator"]): row["variant"] for row in model.kernels.report()}
-        needed = BLOCK_VARIANTS if isinstance(proposer, DsparkProposer) else DEVICE_VARIANTS
-        missing = sorted(o for o, name in needed.items() if chosen[o] != name)
-        if missing:
+        blocks = isinstance(proposer, DsparkProposer)
+        if missing := missing_variants(model.kernels, BLOCK_VARIANTS if blocks else DEVICE_VARIANTS):
             raise ConfigError(f"graphs need the device variants of {', '.join(missing)}: kernels.OPERATOR=triton")
         if simulated is not None and not 1 <= simulated <= self.window:
             raise ConfigError(f"simulated accept length {simulated}: allowed: 1 to {self.window}, the rows of a window")
+        check(switches, drafting=proposer is not None, blocks=blocks)
+        self._switches, self._glue = switches, Glue()
         self._drafting, self._overlap, self._pinned, self._simulated = proposer, overlap, seq_lens_pin, simulated
         longest = max_context + 3 * self.window
         self._relay = Relay(caches.slots + 1, drafts=self.window - 1, longest=longest, device=model.device)
@@ -150,7 +173,7 @@ class GraphExecutor(StepExecutor):
     def _new_step(self, batch: int) -> GreedyStep | TieredStep:
         model, caches, relay, drafting = self._model, self._caches, self._relay, self._drafting
         if not isinstance(drafting, DsparkProposer):
-            return GreedyStep(model, caches, relay, drafting, batch, self._simulated)
+            return GreedyStep(model, caches, relay, drafting, batch, self._simulated, self._switches, self._glue)
         step = TieredStep(model, caches, relay, drafting, batch, self._simulated)
         if model.device.type == "cuda" and self.schedule and self.schedule.reads != "nothing":
             with pdl(fastest()):

@@ -18,6 +18,8 @@ from ling_runtime.ops.triton_commit import Results, accept, commit
 from ling_runtime.ops.triton_relay import look_up
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import Tensor
 
     from ling_runtime.executor.relay import Relay
@@ -36,6 +38,12 @@ DEVICE_VARIANTS = {
     "greedy_head": "triton",
 }
 """What a captured step needs: operators that take lengths from the device."""
+
+
+def missing_variants(kernels: Kernels, needed: Mapping[str, str] = DEVICE_VARIANTS) -> list[str]:
+    """Operators that run another variant than the device's own or one of its switches (`triton_*`)."""
+    chosen = {str(row["operator"]): str(row["variant"]) for row in kernels.report()}
+    return sorted(o for o, name in needed.items() if chosen[o] != name and not chosen[o].startswith(f"{name}_"))
 
 
 class Recorded(ABC):
@@ -98,14 +106,15 @@ class VerifyStep(Recorded):
     `starts` and `hidden` are left for a proposer: where the window began, and its rows after the final norm.
     `simulated` replaces acceptance by a mean accept length, to time steps of weights that nobody trained. `capture`
     names layers whose residual rows are left, too, side by side in `captured`. Steps that share `slots` are one
-    choice of how many rows to verify.
+    choice of how many rows to verify. `fed`: what is looked up by slot is there before the step begins
+    (`executor.refill`).
     """
 
     def __init__(
         self, model: Ling, caches: Caches, relay: Relay, *, batch: int, rows: int, simulated: float | None = None,
-        capture: tuple[int, ...] = (), slots: Tensor | None = None,
+        capture: tuple[int, ...] = (), slots: Tensor | None = None, fed: bool = False,
     ) -> None:  # fmt: skip
-        self._simulated = simulated
+        self._simulated, self._fed = simulated, fed
         self._model, self._relay, self._latent, self._rows = model, relay, caches.latent.rows, rows
         self._recurrent = DeviceRecurrent(caches.recurrent.pools, batch, rows)
         self.slots = torch.zeros(batch, dtype=torch.int64, device=model.device) if slots is None else slots
@@ -137,9 +146,20 @@ class VerifyStep(Recorded):
 
     def look_up(self) -> None:
         """What the slots hold now: where their windows start, the tokens to verify, their pages."""
+        if self._fed:
+            return
         recurrent = self._recurrent
         walked = recurrent.pools.walked
         look_up(self._relay, walked, self.slots, self.starts, self._verified, self._table, recurrent.walked)
+
+    def look_up_by_operations(self) -> None:
+        """The same as a chain of tensor operations on the same buffers."""
+        relay, slots, recurrent = self._relay, self.slots, self._recurrent
+        self.starts.copy_(relay.lengths.index_select(0, slots))
+        self._verified[:, 0].copy_(relay.tokens.index_select(0, slots))
+        self._verified[:, 1:].copy_(relay.drafts.index_select(0, slots)[:, : self._rows - 1])
+        self._table.copy_(relay.tables.index_select(0, slots))
+        recurrent.walked.copy_(recurrent.pools.walked.index_select(0, slots))
 
     def window_pass(self, *, ahead_by: int = 0, rows: int | None = None) -> DevicePass:
         """A pass over the window that was or is verified, or over `rows` rows `ahead_by` positions behind its start."""

@@ -55,9 +55,10 @@ class Block:
 
     def __call__(self, normed: Tensor, residual: Tensor, next_norm: Tensor, pass_: Pass) -> tuple[Tensor, Tensor]:
         """(normed, residual) in, the same for the layer whose input norm is `next_norm` out."""
-        normed, residual = self._add_norm(self._attention(normed, pass_), residual, self._post_norm, self._eps)
+        attended = self._attention(normed, pass_)
         if isinstance(self._mlp, MoeMlp):
-            return self._mlp(normed, residual, next_norm, pass_)
+            return self._mlp(attended, residual, self._post_norm, next_norm, pass_)
+        normed, residual = self._add_norm(attended, residual, self._post_norm, self._eps)
         return self._add_norm(self._mlp(normed), residual, next_norm, self._eps)  # type: ignore[no-any-return]
 
 

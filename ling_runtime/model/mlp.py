@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ling_runtime.ops.activation import swiglu
 from ling_runtime.ops.moe_layer import MoeWeights
 from ling_runtime.ops.router import RouterWeights
 
@@ -21,19 +20,19 @@ if TYPE_CHECKING:
 
 class DenseMlp:
     def __init__(self, weights: Packer, limit: float | None, kernels: Kernels) -> None:
-        self._linear, self._limit = kernels["linear"], limit
+        self._run, self._kernels, self._limit = kernels["dense_mlp"], kernels, limit
         self._gate_up = weights.stack("gate_proj", "up_proj")
         self._down = weights("down_proj.weight")
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self._linear(swiglu(self._linear(x, self._gate_up), self._limit), self._down)  # type: ignore[no-any-return]
+        return self._run(x, self._gate_up, self._down, self._limit, self._kernels)  # type: ignore[no-any-return]
 
 
 class MoeMlp:
     """Routed experts plus the shared one, which is packed behind them where its shape is theirs."""
 
     def __init__(self, config: ModelConfig, weights: Packer, layer: int, kernels: Kernels) -> None:
-        self._run, self._kernels, self._eps = kernels["moe"], kernels, config.rms_norm_eps
+        self._run, self._kernels, self._eps = kernels["moe_block"], kernels, config.rms_norm_eps
         limit, shared_limit = config.swiglu_limits(layer)
         experts = [weights.at(f"experts.{e}") for e in range(config.num_experts)]
         shared = [weights.at("shared_experts")] if config.num_shared_experts else []
@@ -59,10 +58,10 @@ class MoeMlp:
     def _apart(shared: list[Packer]) -> tuple[Tensor, Tensor] | tuple[None, None]:
         return (shared[0].stack("gate_proj", "up_proj"), shared[0]("down_proj.weight")) if shared else (None, None)
 
-    def __call__(self, x: Tensor, residual: Tensor, norm: Tensor, pass_: Pass) -> tuple[Tensor, Tensor]:
-        """(norm of the sum with the residual, the sum)."""
+    def __call__(self, x: Tensor, residual: Tensor, entry: Tensor, norm: Tensor, pass_: Pass) -> tuple[Tensor, Tensor]:
+        """Rows of attention and the residual before it -> (norm of the layer's sum with its residual, the sum)."""
         rows = pass_.window.real_rows
-        return self._run(x, residual, norm, self._eps, rows, self._weights, self._kernels)  # type: ignore[no-any-return]
+        return self._run(x, residual, entry, norm, self._eps, rows, self._weights, self._kernels)  # type: ignore[no-any-return]
 
 
 def router_weights(config: ModelConfig, weights: Packer) -> RouterWeights:

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
-from ling_runtime.ops import draft, draft_block, head, kda, linear, mla, moe, moe_layer, norm, router, triton_variants
+from ling_runtime.ops import (
+    dense,
+    draft,
+    draft_block,
+    head,
+    kda,
+    linear,
+    mla,
+    moe,
+    moe_block,
+    moe_layer,
+    norm,
+    router,
+    triton_variants,
+)
 
 __all__ = [
+    "dense",
     "draft",
     "draft_block",
     "head",
@@ -12,6 +27,7 @@ __all__ = [
     "linear",
     "mla",
     "moe",
+    "moe_block",
     "moe_layer",
     "norm",
     "router",

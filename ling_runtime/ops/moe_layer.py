@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ling_runtime.ops.activation import swiglu
 from ling_runtime.ops.linear import pad_rows
 from ling_runtime.ops.registry import variant
 
@@ -62,5 +61,6 @@ def shared_expert(x: Tensor, weights: MoeWeights, kernels: Kernels) -> Tensor | 
     """The shared expert alone on x [R, D]; None where the layer has none."""
     if weights.shared_up is None:
         return None
-    hidden = swiglu(kernels["linear"](x, weights.shared_up), weights.shared_limit)
-    return kernels["linear"](hidden, weights.shared_down)  # type: ignore[no-any-return]
+    return kernels["dense_mlp"](  # type: ignore[no-any-return]
+        x, weights.shared_up, weights.shared_down, weights.shared_limit, kernels
+    )

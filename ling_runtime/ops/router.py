@@ -8,6 +8,7 @@ rounds: routing may change, so the bf16 gate is declared as what it is.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -30,6 +31,11 @@ class RouterWeights:
     experts_per_row: int
     scale: float
 
+    @cached_property
+    def narrow_gate(self) -> Tensor:
+        """The gate in bf16, made once: a captured step must not convert it every time."""
+        return self.gate.bfloat16()
+
 
 @variant("router")
 def route(x: Tensor, weights: RouterWeights) -> tuple[Tensor, Tensor]:
@@ -40,8 +46,7 @@ def route(x: Tensor, weights: RouterWeights) -> tuple[Tensor, Tensor]:
 
 @variant("router", "bf16", "rounding", "gate weights and rows in bf16: near ties may route elsewhere")
 def route_bf16(x: Tensor, weights: RouterWeights) -> tuple[Tensor, Tensor]:
-    gate = weights.gate.bfloat16()
-    return select(linear(x.bfloat16(), gate).float(), weights)
+    return select(linear(x.bfloat16(), weights.narrow_gate).float(), weights)
 
 
 def select(logits: Tensor, weights: RouterWeights) -> tuple[Tensor, Tensor]:

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 import torch
 import triton
 import triton.language as tl
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from ling_runtime.config import TILE
 from ling_runtime.ops.registry import variant
 from ling_runtime.ops.triton_launch import enter, launch, leave, warm
-from ling_runtime.ops.triton_linear import linear_triton, precision, row_tile_product, tiles_for
+from ling_runtime.ops.triton_linear import INTERPRETED, linear_triton, precision, row_tile_product, tiles_for
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,8 +31,8 @@ def project_triton(x: Tensor, weight: Tensor) -> Tensor:
 
 
 @variant("greedy_head", "triton", "rounding", ORDER)
-def greedy_triton(x: Tensor, weight: Tensor) -> Tensor:
-    """x [n, D] -> the best token of each row [n]."""
+def greedy_triton(x: Tensor, weight: Tensor, form: str | None = None) -> Tensor:
+    """x [n, D] -> the best token of each row [n]; `form` is how products are taken."""
     count = x.shape[0]
     vocabulary, inner = weight.shape
     tiles = tiles_for(vocabulary, inner)
@@ -39,12 +40,23 @@ def greedy_triton(x: Tensor, weight: Tensor) -> Tensor:
     best = torch.empty(count, blocks, dtype=torch.float32, device=x.device)
     token = torch.empty(count, blocks, dtype=torch.int32, device=x.device)
     _best_of_tile[(blocks, triton.cdiv(count, TILE))](
-        x, weight, best, token, count, vocabulary, blocks, inner, tiles.columns, tiles.depth, TILE, precision(x.dtype),
-        **launch(), num_warps=tiles.warps, num_stages=tiles.stages,
+        x, weight, best, token, count, vocabulary, blocks, inner, tiles.columns, tiles.depth, TILE,
+        form or precision(x.dtype), **launch(), num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
     out = torch.empty(count, dtype=torch.int64, device=x.device)
     _best_of_all[(count,)](best, token, out, blocks, triton.next_power_of_2(blocks), num_warps=4, **launch())
     return out
+
+
+@variant("greedy_head", "triton_fp32", "rounding", f"{ORDER}, and logits are not rounded to the row's precision")
+def greedy_triton_fp32(x: Tensor, weight: Tensor) -> Tensor:
+    """The head in fp32, as it was before the post's change: twice the bytes, from a copy made once per weight."""
+    if weight not in _WIDE:
+        _WIDE[weight] = weight.float()
+    return greedy_triton(x.float(), _WIDE[weight], "ieee" if INTERPRETED or x.dtype == torch.float32 else "tf32x3")
+
+
+_WIDE = WeakTensorKeyDictionary()
 
 
 @triton.jit(do_not_specialize=["rows"])

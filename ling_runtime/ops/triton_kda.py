@@ -36,9 +36,10 @@ ALONE = 2
 """Rows up to which the walk makes them ready itself: fewer cost less so than a kernel before it."""
 TAPS = 4
 """The width of the convolution whose window a program keeps in registers."""
+WHY = "row by row from the chunk's start instead of the chunk form"
 
 
-@variant("kda_window", "triton", "rounding", "row by row from the chunk's start instead of the chunk form")
+@variant("kda_window", "triton", "rounding", WHY)
 def kda_window_triton(
     projected: Tensor,
     window: Window,

@@ -7,7 +7,7 @@ from those past its own position; so a row gets the same bits in every window. H
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import triton
@@ -19,6 +19,7 @@ from ling_runtime.ops.mla import mla_window
 from ling_runtime.ops.registry import variant
 from ling_runtime.ops.triton_launch import enter, launch, leave
 from ling_runtime.ops.triton_linear import precision, product
+from ling_runtime.ops.triton_mla_place import absorb_tile, angles, place_key, place_latent, place_of, turn_queries
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,7 +58,8 @@ def mla_window_triton(
         projected.shape[1], weights.eps, heads, nope, rank, rope, triton.next_power_of_2(rank),
         triton.next_power_of_2(heads), triton.next_power_of_2(rope // 2), PAGE, **launch(), num_warps=4,
     )  # fmt: skip
-    context = _attend(query, cache.rows, table, starts, window.rows, rank, weights.scale, split_pages)
+    parts = attend_splits(query, cache.rows, table, starts, window.rows, rank, weights.scale, split_pages)
+    context = _merged(parts, query, starts, window.rows, PAGE * split_pages)
     out = projected.new_empty(projected.shape[0], heads * values)
     block = min(32, triton.next_power_of_2(values))
     _to_values[(triton.cdiv(values, block), heads, tiles)](
@@ -67,26 +69,41 @@ def mla_window_triton(
     return out
 
 
-def _attend(
+class Parts(NamedTuple):
+    """Unnormalised sums of every split of the context, their maxima and weights, for each (row, head) pair."""
+
+    sums: Tensor  # [B, pairs, splits, r]
+    tops: Tensor  # [B, pairs, splits]
+    weights: Tensor  # [B, pairs, splits]
+
+
+def attend_splits(
     query: Tensor, rows: Tensor, table: Tensor, starts: Tensor, window: int, rank: int, scale: float, pages: int
-) -> Tensor:
-    """query [R, H, r + p] against the pages of `table` [B, n] -> latent sums [R, H, r]."""
+) -> Parts:
+    """query [R, H, r + p] against the pages of `table` [B, n], `pages` of them a split."""
     heads, batch = query.shape[1], table.shape[0]
     splits, tiles = triton.cdiv(table.shape[1], pages), triton.cdiv(window * heads, TILE)
-    parts = torch.empty(batch, tiles * TILE, splits, rank, dtype=torch.float32, device=query.device)
+    sums = torch.empty(batch, tiles * TILE, splits, rank, dtype=torch.float32, device=query.device)
     tops = torch.empty(2, batch, tiles * TILE, splits, dtype=torch.float32, device=query.device)
     rope = query.shape[2] - rank
     _split[(splits, tiles, batch)](
-        query, rows, table, starts, parts, tops[0], tops[1], window, table.shape[1], splits, scale, heads, rank, rope,
+        query, rows, table, starts, sums, tops[0], tops[1], window, table.shape[1], splits, scale, heads, rank, rope,
         max(16, triton.next_power_of_2(rank)), max(16, triton.next_power_of_2(rope)), PAGE, pages, TILE,
         precision(query.dtype),
         **launch(), num_warps=4, num_stages=2,
     )  # fmt: skip
+    return Parts(sums, tops[0], tops[1])
+
+
+def _merged(parts: Parts, query: Tensor, starts: Tensor, window: int, keys: int) -> Tensor:
+    """Latent sums [R, H, r] of the window's rows; a split has `keys` keys."""
+    batch, padded, splits, rank = parts.sums.shape
+    heads = query.shape[1]
     context = query.new_empty(query.shape[0], heads, rank)
     block = min(MERGE_COLUMNS, triton.next_power_of_2(rank))
     _merge[(triton.cdiv(rank, block), window * heads, batch)](
-        parts, tops[0], tops[1], starts, context, window, splits, tiles * TILE, heads, rank, block,
-        triton.next_power_of_2(splits), MERGE_SPLITS, PAGE * pages, **launch(), num_warps=4,
+        *parts, starts, context, window, splits, padded, heads, rank, block,
+        triton.next_power_of_2(splits), MERGE_SPLITS, keys, **launch(), num_warps=4,
     )  # fmt: skip
     return context
 
@@ -96,18 +113,9 @@ def _absorb(
     projected, key_up, query, rows, P, NOPE: tl.constexpr, RANK: tl.constexpr, ROPE: tl.constexpr, H: tl.constexpr,
     BN: tl.constexpr, BK: tl.constexpr, TM: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """query[:, head, :RANK] = q_nope @ key_up[head]."""
     enter(PDL)
-    head = tl.program_id(1)
-    row = tl.program_id(2) * TM + tl.arange(0, TM)
-    column, place = tl.program_id(0) * BN + tl.arange(0, BN), tl.arange(0, BK)
-    at = projected + row[:, None] * P + head * (NOPE + ROPE) + place[None, :]
-    a = tl.load(at, mask=(row < rows)[:, None] & (place < NOPE)[None, :], other=0.0)
-    inside = (place < NOPE)[:, None] & (column < RANK)[None, :]
-    b = tl.load(key_up + (head * NOPE + place[:, None]) * RANK + column[None, :], mask=inside, other=0.0)
-    total = product(a, b, tl.zeros((TM, BN), tl.float32), PRECISION)
-    to = query + (row[:, None] * H + head) * (RANK + ROPE) + column[None, :]
-    tl.store(to, total.to(query.dtype.element_ty), mask=(row < rows)[:, None] & (column < RANK)[None, :])
+    part, head, tile = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    absorb_tile(projected, key_up, query, rows, P, part, head, tile, NOPE, RANK, ROPE, H, BN, BK, TM, PRECISION)
     leave(PDL)
 
 
@@ -120,33 +128,12 @@ def _place(
     """One row: its normed latent and rotated key into the cache, its rotated queries beside the absorbed ones."""
     enter(PDL)
     row = tl.program_id(0)
-    request = row // T
-    position = tl.load(starts + request) + row % T
-    page = tl.load(table + request * pages + position // PAGE)
-    to = cache + (page * PAGE + position % PAGE) * (RANK + ROPE)
+    position, to = place_of(cache, table, starts, row, T, pages, RANK + ROPE, PAGE)
     source = projected + row * P + H * (NOPE + ROPE)
-    place = tl.arange(0, RB)
-    inside = place < RANK
-    latent = tl.load(source + place, mask=inside, other=0.0).to(tl.float32)
-    normed = latent * tl.rsqrt(tl.sum(latent * latent) / RANK + eps)
-    normed = normed * tl.load(kv_norm + place, mask=inside, other=0.0).to(tl.float32)
-    tl.store(to + place, normed.to(cache.dtype.element_ty), mask=inside)
-    pair = tl.arange(0, PB)
-    turning = pair < ROPE // 2
-    cos = tl.load(rope + position * ROPE + pair, mask=turning, other=0.0)
-    sin = tl.load(rope + position * ROPE + ROPE // 2 + pair, mask=turning, other=0.0)
-    even = tl.load(source + RANK + 2 * pair, mask=turning, other=0.0).to(tl.float32)
-    odd = tl.load(source + RANK + 2 * pair + 1, mask=turning, other=0.0).to(tl.float32)
-    tl.store(to + RANK + 2 * pair, (even * cos - odd * sin).to(cache.dtype.element_ty), mask=turning)
-    tl.store(to + RANK + 2 * pair + 1, (even * sin + odd * cos).to(cache.dtype.element_ty), mask=turning)
-    head = tl.arange(0, HB)
-    known = (head < H)[:, None] & turning[None, :]
-    at = projected + row * P + head[:, None] * (NOPE + ROPE) + NOPE + 2 * pair[None, :]
-    even = tl.load(at, mask=known, other=0.0).to(tl.float32)
-    odd = tl.load(at + 1, mask=known, other=0.0).to(tl.float32)
-    to = query + (row * H + head[:, None]) * (RANK + ROPE) + RANK + 2 * pair[None, :]
-    tl.store(to, (even * cos[None, :] - odd * sin[None, :]).to(query.dtype.element_ty), mask=known)
-    tl.store(to + 1, (even * sin[None, :] + odd * cos[None, :]).to(query.dtype.element_ty), mask=known)
+    place_latent(source, kv_norm, to, eps, RANK, RB)
+    cos, sin = angles(rope, position, ROPE, PB)
+    place_key(source, to, cos, sin, RANK, ROPE, PB)
+    turn_queries(projected, query, row, P, cos, sin, H, NOPE, RANK, ROPE, HB, PB)
     leave(PDL)
 
 

@@ -32,7 +32,7 @@ NO_LIMIT, _NO_EXPERT = float("inf"), -3
 
 def expert_hidden(
     x: Tensor, ids: Tensor, gate_up: Tensor, limits: Limits, shared: int | None, tiles: Tiles | None = None,
-    splits: int = UP_SPLITS,
+    splits: int = UP_SPLITS, *, plan: Tensor | None = None, raw: bool = False,
 ) -> Tensor:  # fmt: skip
     """x [R, D], ids [rows, k], gate_up [E, 2F, D] -> act(gate, up) of each pair [rows, s, F].
 
@@ -40,42 +40,52 @@ def expert_hidden(
     routed experts and the shared one. K is added in `splits` parts whatever the rows; a single row has too few
     programs to fill the chip, so there each part is a program's own, and what returns is gate|up of each part in fp32
     [splits, s, 2F], for `expert_out` to add and activate.
+
+    Two switches for measuring what they would cost: `plan` says who meets whom instead of `ids`
+    (`triton_align`), and `raw` leaves gate|up in fp32, [rows, s, 2F] for more rows than one, to another kernel.
     """
     rows, width, inner = len(ids), gate_up.shape[1] // 2, gate_up.shape[2]
     slots = ids.shape[1] + (shared is not None)
-    tiles, splits, one = tiles or UP_TILES, _splits(splits, inner), rows == 1
-    depth = min(tiles.depth, _power_in(inner // splits)) if splits > 1 else tiles.depth
-    shape = (splits, slots, 2 * width) if one else (rows, slots, width)
-    hidden = torch.empty(shape, dtype=torch.float32 if one else x.dtype, device=x.device)
+    tiles, one = tiles or UP_TILES, rows == 1
+    splits, depth = parts_of(inner, splits, tiles)
+    shape = (splits, slots, 2 * width) if one else (rows, slots, width * (1 + raw))
+    hidden = torch.empty(shape, dtype=torch.float32 if one or raw else x.dtype, device=x.device)
     columns = triton.cdiv(width, tiles.columns)
-    _expert_hidden[_grid(rows, slots, columns * splits if one else columns)](
-        x, ids, gate_up, hidden, rows, *_clamps(limits), _NO_EXPERT if shared is None else shared, inner, width,
-        ids.shape[1], slots, triton.next_power_of_2(slots), splits,
-        tiles.columns, depth, TILE, precision(x.dtype), one, **launch(), num_warps=tiles.warps,
-        num_stages=tiles.stages,
+    _expert_hidden[_grid(rows, slots, columns * splits if one else columns, plan)](
+        x, ids if plan is None else plan, gate_up, hidden, rows, *_clamps(limits),
+        _NO_EXPERT if shared is None else shared, inner, width, ids.shape[1], slots, triton.next_power_of_2(slots),
+        splits, tiles.columns, depth, TILE, precision(x.dtype), one, plan is not None, raw, **launch(),
+        num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
     return hidden
 
 
 def expert_out(
-    hidden: Tensor, ids: Tensor, down: Tensor, limits: Limits, shared: int | None, tiles: Tiles | None = None
-) -> Tensor:
-    """What `expert_hidden` returned, through down [E, D, F] of each pair's expert -> [rows, s, D]."""
+    hidden: Tensor, ids: Tensor, down: Tensor, limits: Limits, shared: int | None, tiles: Tiles | None = None, *,
+    plan: Tensor | None = None, active: bool = False,
+) -> Tensor:  # fmt: skip
+    """What `expert_hidden` returned, through down [E, D, F] of each pair's expert -> [rows, s, D]; `active` says that a
+    kernel between them has activated one row, too.
+    """
     rows, (parts, slots) = len(ids), hidden.shape[:2]
+    one = rows == 1 and not active
     outputs, inner = down.shape[1:]
     tiles = tiles or DOWN_TILES
     out = down.new_empty(rows, slots, outputs)
-    _expert_out[_grid(rows, slots, triton.cdiv(outputs, tiles.columns))](
-        hidden, ids, down, out, rows, *_clamps(limits), _NO_EXPERT if shared is None else shared, outputs, inner,
-        ids.shape[1], slots, triton.next_power_of_2(slots), parts if rows == 1 else 1,
-        tiles.columns, min(tiles.depth, triton.next_power_of_2(inner)), TILE, precision(down.dtype),
-        rows == 1, **launch(), num_warps=tiles.warps, num_stages=tiles.stages,
+    _expert_out[_grid(rows, slots, triton.cdiv(outputs, tiles.columns), plan)](
+        hidden, ids if plan is None else plan, down, out, rows, *_clamps(limits),
+        _NO_EXPERT if shared is None else shared, outputs, inner, ids.shape[1], slots, triton.next_power_of_2(slots),
+        parts if one else 1, tiles.columns, min(tiles.depth, triton.next_power_of_2(inner)), TILE,
+        precision(down.dtype), one, plan is not None, **launch(), num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
     return out
 
 
-def _splits(splits: int, inner: int) -> int:
-    return splits if inner % (splits * TILE) == 0 else 1
+def parts_of(inner: int, splits: int, tiles: Tiles) -> tuple[int, int]:
+    """(parts of K, depth of a tile that divides one): one part where K does not divide."""
+    if splits == 1 or inner % (splits * TILE):
+        return 1, tiles.depth
+    return splits, min(tiles.depth, _power_in(inner // splits))
 
 
 def _power_in(number: int) -> int:
@@ -102,19 +112,27 @@ def settle(
     return normed, total
 
 
-def _grid(rows: int, slots: int, columns: int) -> tuple[int, int, int]:
-    """Programs: column tiles of a pair side by side, pairs of a tile, tiles."""
+def _grid(rows: int, slots: int, columns: int, plan: Tensor | None) -> tuple[int, int, int]:
+    """Programs: column tiles of a pair side by side, pairs of a tile, tiles; with a plan as many blocks as pairs."""
+    if plan is not None:
+        return columns, rows * slots, 1
     return columns, min(rows, TILE) * slots, triton.cdiv(rows, TILE)
 
 
 @triton.jit
 def _members(
-    ids, rows, shared, TOP: tl.constexpr, S: tl.constexpr, SP: tl.constexpr, TM: tl.constexpr, ONE: tl.constexpr
-):
+    ids, rows, shared, TOP: tl.constexpr, S: tl.constexpr, SP: tl.constexpr, TM: tl.constexpr, ONE: tl.constexpr,
+    PLANNED: tl.constexpr,
+):  # fmt: skip
     """(this program's expert, which of the tile's rows chose it, their pairs), expert -1 where others serve it."""
     tile, pair = tl.program_id(2), tl.program_id(1)
     row = tile * TM + tl.arange(0, TM)
-    if ONE:
+    if PLANNED:
+        expert = tl.load(ids + pair)
+        pairs = tl.load(ids + tl.num_programs(1) + pair * TM + tl.arange(0, TM))
+        chosen = pairs < rows * S
+        pairs = tl.where(chosen, pairs, 0)
+    elif ONE:
         expert = tl.load(ids + pair, mask=pair < TOP, other=shared)
         chosen, pairs = row == 0, tl.where(row == 0, pair, 0)
     else:
@@ -134,7 +152,7 @@ def _members(
 
 
 @triton.jit
-def _activated(gate, up, expert, shared, low, high):
+def activated(gate, up, expert, shared, low, high):
     limit = tl.where(expert == shared, high, low)
     return tl.minimum(gate / (1.0 + tl.exp(-gate)), limit) * tl.minimum(tl.maximum(up, -limit), limit)
 
@@ -143,14 +161,14 @@ def _activated(gate, up, expert, shared, low, high):
 def _expert_hidden(
     x, ids, gate_up, hidden, rows, low, high, shared, K: tl.constexpr, F: tl.constexpr, TOP: tl.constexpr,
     S: tl.constexpr, SP: tl.constexpr, SPLITS: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TM: tl.constexpr,
-    PRECISION: tl.constexpr, ONE: tl.constexpr, PDL: tl.constexpr,
+    PRECISION: tl.constexpr, ONE: tl.constexpr, PLANNED: tl.constexpr, RAW: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     enter(PDL)
-    expert, chosen, pairs = _members(ids, rows, shared, TOP, S, SP, TM, ONE)
+    expert, chosen, pairs = _members(ids, rows, shared, TOP, S, SP, TM, ONE, PLANNED)
     COLUMNS: tl.constexpr = (F + BN - 1) // BN
     SHARE: tl.constexpr = K // SPLITS
     if expert >= 0:
-        row = tl.program_id(2) * TM + tl.arange(0, TM)
+        row = pairs // S if PLANNED else tl.program_id(2) * TM + tl.arange(0, TM)
         column = (tl.program_id(0) % COLUMNS) * BN + tl.arange(0, BN)
         part = tl.program_id(0) // COLUMNS
         weight = gate_up + expert.to(tl.int64) * (2 * F * K)
@@ -174,13 +192,15 @@ def _expert_hidden(
                 ends = (k + BK) % SHARE == 0
                 gates, ups = tl.where(ends, gates + gate, gates), tl.where(ends, ups + up, ups)
                 gate, up = tl.where(ends, 0.0, gate), tl.where(ends, 0.0, up)
-        if ONE:
+        if ONE or RAW:
+            if not ONE:
+                gate, up = gates + gate, ups + up
             where = hidden + (part * S + pairs[:, None]) * (2 * F) + column[None, :]
             known = chosen[:, None] & (column < F)[None, :]
             tl.store(where, gate, mask=known)
             tl.store(where + F, up, mask=known)
         else:
-            act = _activated(gates + gate, ups + up, expert, shared, low, high)
+            act = activated(gates + gate, ups + up, expert, shared, low, high)
             where = hidden + pairs[:, None] * F + column[None, :]
             tl.store(where, act.to(hidden.dtype.element_ty), mask=chosen[:, None] & (column < F)[None, :])
     leave(PDL)
@@ -190,10 +210,10 @@ def _expert_hidden(
 def _expert_out(
     hidden, ids, down, out, rows, low, high, shared, N: tl.constexpr, K: tl.constexpr, TOP: tl.constexpr,
     S: tl.constexpr, SP: tl.constexpr, PARTS: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TM: tl.constexpr,
-    PRECISION: tl.constexpr, ONE: tl.constexpr, PDL: tl.constexpr,
+    PRECISION: tl.constexpr, ONE: tl.constexpr, PLANNED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     enter(PDL)
-    expert, chosen, pairs = _members(ids, rows, shared, TOP, S, SP, TM, ONE)
+    expert, chosen, pairs = _members(ids, rows, shared, TOP, S, SP, TM, ONE, PLANNED)
     if expert >= 0:
         column = tl.program_id(0) * BN + tl.arange(0, BN)
         weight = down + expert.to(tl.int64) * (N * K)
@@ -203,13 +223,14 @@ def _expert_out(
             for block in tl.static_range((K + BK - 1) // BK):
                 here = block * BK + place
                 inside = here < K
-                at = hidden + tl.program_id(1) * (2 * K) + here
+                mine = tl.sum(pairs) if PLANNED else tl.program_id(1)
+                at = hidden + mine * (2 * K) + here
                 b = tl.load(weight + (column % N)[None, :] * K + here[:, None], mask=inside[:, None], other=0.0)
                 gate, up = tl.load(at, mask=inside, other=0.0), tl.load(at + K, mask=inside, other=0.0)
                 for part in tl.static_range(1, PARTS):
                     gate += tl.load(at + part * (2 * S * K), mask=inside, other=0.0)
                     up += tl.load(at + part * (2 * S * K) + K, mask=inside, other=0.0)
-                act = _activated(gate, up, expert, shared, low, high).to(down.dtype.element_ty)
+                act = activated(gate, up, expert, shared, low, high).to(down.dtype.element_ty)
                 a = tl.where(chosen[:, None], act[None, :], tl.zeros((TM, BK), down.dtype.element_ty))
                 total = product(a, b, total, PRECISION)
         else:

@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 LONGEST = 64
 """Rows up to which experts are run tile by tile of the window; longer ones (prefill) go through the reference."""
 
+WHY = "activation in fp32, shared expert inside the wide sum, K summed front to back"
 
-@variant("moe", "triton", "rounding", "activation in fp32, shared expert inside the wide sum, K summed front to back")
+
+@variant("moe", "triton", "rounding", WHY)
 def moe_triton(
     x: Tensor, residual: Tensor, norm: Tensor, eps: float, rows: int, weights: MoeWeights, kernels: Kernels
 ) -> tuple[Tensor, Tensor]:
@@ -31,6 +33,14 @@ def moe_triton(
     if rows > LONGEST:
         return moe_layer(x, residual, norm, eps, rows, weights, kernels)
     ids, chosen = kernels["router"](x, weights.router)
+    return routed(x, residual, norm, eps, rows, ids, chosen, weights, kernels)
+
+
+def routed(
+    x: Tensor, residual: Tensor, norm: Tensor, eps: float, rows: int, ids: Tensor, chosen: Tensor,
+    weights: MoeWeights, kernels: Kernels,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The same behind the router: rows x [R, D] go to `ids` [R, k] with weights `chosen` [R, k]."""
     ids, chosen = ids[:rows].contiguous(), chosen[:rows].float().contiguous()
     shared = weights.experts if weights.joined else None
     extra = None if weights.joined else shared_expert(x, weights, kernels)

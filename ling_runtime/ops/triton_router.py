@@ -16,7 +16,7 @@ import triton.language as tl
 from ling_runtime.config import TILE
 from ling_runtime.ops.registry import variant
 from ling_runtime.ops.triton_launch import enter, launch, leave, warm
-from ling_runtime.ops.triton_linear import Tiles
+from ling_runtime.ops.triton_linear import Tiles, precision, product
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,15 +32,31 @@ def route_triton(
     x: Tensor, weights: RouterWeights, tiles: Tiles = GATE_TILES, splits: int = SPLITS
 ) -> tuple[Tensor, Tensor]:
     """x [R, D] -> (expert ids [R, k], weights [R, k] fp32)."""
+    return _routed(x, weights, weights.gate, tiles, splits)
+
+
+@variant("router", "triton_bf16", "rounding", "gate weights and rows in bf16, added in eight parts of K")
+def route_triton_bf16(x: Tensor, weights: RouterWeights) -> tuple[Tensor, Tensor]:
+    """The same with half the gate's bytes."""
+    return _routed(x, weights, weights.narrow_gate, GATE_TILES, SPLITS)
+
+
+def gate_form(x: Tensor, gate: Tensor) -> str:
+    """How rows and gate are multiplied: fp32 weights by bf16 rows in three products, which lose nothing."""
+    if gate.dtype == torch.bfloat16 or x.dtype == torch.float32:
+        return precision(gate.dtype)
+    return "tf32x3"
+
+
+def _routed(x: Tensor, weights: RouterWeights, gate: Tensor, tiles: Tiles, splits: int) -> tuple[Tensor, Tensor]:
     rows, inner = x.shape
-    experts, kept = weights.gate.shape[0], weights.experts_per_row
+    experts, kept = gate.shape[0], weights.experts_per_row
     assert experts & (experts - 1) == 0 and experts // weights.groups >= 2, "selection works on powers of two"  # noqa: PT018
     parts = torch.empty(splits, rows, experts, dtype=torch.float32, device=x.device)
     share = triton.cdiv(inner, splits * tiles.depth) * tiles.depth
     _gate[(triton.cdiv(experts, tiles.columns), splits, triton.cdiv(rows, TILE))](
-        x, weights.gate, parts, rows, experts, inner, share, tiles.columns, tiles.depth, TILE,
-        "ieee" if x.dtype == torch.float32 else "tf32x3", **launch(), num_warps=tiles.warps,
-        num_stages=tiles.stages,
+        x, gate, parts, rows, experts, inner, share, tiles.columns, tiles.depth, TILE, gate_form(x, gate), **launch(),
+        num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
     ids = torch.empty(rows, kept, dtype=torch.int64, device=x.device)
     chosen = torch.empty(rows, kept, dtype=torch.float32, device=x.device)
@@ -73,14 +89,14 @@ def _gate(
             b = tl.load(at)
         else:
             b = tl.load(at, mask=inside[:, None] & (column < E)[None, :], other=0.0)
-        total = tl.dot(a.to(tl.float32), b, total, input_precision=PRECISION)
+        total = product(a.to(b.dtype), b, total, PRECISION)
     known = (row < rows)[:, None] & (column < E)[None, :]
     tl.store(parts + (split * rows + row[:, None]) * E + column[None, :], total, mask=known)
     leave(PDL)
 
 
 @triton.jit
-def _sum_parts(parts, at, step, SPLITS: tl.constexpr):
+def sum_parts(parts, at, step, SPLITS: tl.constexpr):
     total = tl.load(parts + at)
     for split in tl.static_range(1, SPLITS):
         total += tl.load(parts + at + split * step)
@@ -92,14 +108,25 @@ def _select(
     parts, bias, ids, chosen, rows, scale, E: tl.constexpr, GROUPS: tl.constexpr, KEPT: tl.constexpr,
     TOP: tl.constexpr, SLOTS: tl.constexpr, SPLITS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Grouped top-k of one row; ties go to the lowest index."""
     expert = tl.arange(0, E)
     preference = tl.load(bias + expert)
     enter(PDL)
     row = tl.program_id(0)
-    score = 1.0 / (1.0 + tl.exp(-_sum_parts(parts, row * E + expert, rows * E, SPLITS)))
+    logits = sum_parts(parts, row * E + expert, rows * E, SPLITS)
+    select_row(logits, preference, ids, chosen, row, scale, E, GROUPS, KEPT, TOP, SLOTS)
+    leave(PDL)
+
+
+@triton.jit
+def select_row(
+    logits, preference, ids, chosen, row, scale, E: tl.constexpr, GROUPS: tl.constexpr, KEPT: tl.constexpr,
+    TOP: tl.constexpr, SLOTS: tl.constexpr,
+):  # fmt: skip
+    """Grouped top-k of one row of logits [E]; ties go to the lowest index."""
+    expert = tl.arange(0, E)
+    score = 1.0 / (1.0 + tl.exp(-logits))
     biased = tl.reshape(score + preference, (GROUPS, E // GROUPS))
-    masked = tl.reshape(tl.where(_kept(biased, GROUPS, E // GROUPS, KEPT)[:, None], biased, -float("inf")), (E,))
+    masked = tl.reshape(tl.where(kept(biased, GROUPS, E // GROUPS, KEPT)[:, None], biased, -float("inf")), (E,))
     bits = masked.to(tl.int32, bitcast=True)
     # Integers in the order of the floats: a warp compares them in one instruction.
     order = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
@@ -117,11 +144,10 @@ def _select(
     weight = weight / (tl.sum(weight) + 1e-20) * scale
     tl.store(ids + row * TOP + slot, picked.to(tl.int64), mask=slot < TOP)
     tl.store(chosen + row * TOP + slot, weight, mask=slot < TOP)
-    leave(PDL)
 
 
 @triton.jit
-def _kept(biased, GROUPS: tl.constexpr, SIZE: tl.constexpr, KEPT: tl.constexpr):
+def kept(biased, GROUPS: tl.constexpr, SIZE: tl.constexpr, KEPT: tl.constexpr):
     """Which groups stay: the KEPT best by the sum of their two best scores, the lower index first on a tie."""
     first = tl.max(biased, axis=1)
     at = tl.argmax(biased, axis=1, tie_break_left=True)

@@ -12,7 +12,10 @@ import os
 
 import torch
 
-MODULES = ("chain", "commit", "draft", "head", "kda", "linear", "mla", "moe_layer", "norm", "relay", "router")
+MODULES = (
+    "chain", "commit", "dense", "draft", "head", "kda", "kda_tiles", "linear", "mla", "mla_three", "moe_layer",
+    "moe_one", "moe_switches", "norm", "relay", "ring", "router", "router_norm",
+)  # fmt: skip
 
 
 def usable() -> bool:

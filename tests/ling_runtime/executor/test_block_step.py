@@ -18,6 +18,7 @@ from ling_runtime.executor.draft import DraftSettings
 from ling_runtime.executor.dspark_graphs import BLOCK_VARIANTS, BlockStep, InjectStep
 from ling_runtime.executor.graph_step import GraphExecutor
 from ling_runtime.executor.graphs import VerifyStep
+from ling_runtime.executor.switches import Switches
 from ling_runtime.executor.tiered_step import TieredStep, tier
 from ling_runtime.memory.window import Window
 from ling_runtime.ops.triton_launch import Pdl, pdl
@@ -273,6 +274,10 @@ def test_what_graphs_cannot_hold_is_refused_by_name(small_config: ModelConfig, w
         build(
             small_config, drafts_of(write_draft), graphs=True, draft={"schedule": ScheduleSettings(mode="cap-accept")}
         )
+    with pytest.raises(
+        ConfigError, match="result_ring: not under speculative_algorithm DSPARK; allowed: NEXTN or none"
+    ):
+        build(small_config, drafts_of(write_draft), graphs=True, switches=Switches(result_ring=True))
     with pytest.raises(ConfigError, match=r"simulated accept length 4\.5: allowed: 1 to 4"):
         build(small_config, drafts_of(write_draft), graphs=True, simulated_accept_length=4.5)
 

@@ -19,10 +19,13 @@ from ling_runtime.training.problems.generate import generate as problems
 from tests.ling_runtime.executor.driving import GREEDY
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ling_runtime.executor.step import StepExecutor
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 PROMPTS, TOKENS, TOGETHER = 20, 256, 10
+LEAN = {"mla_window": "triton_three", "dense_mlp": "triton", "moe_block": "triton_select_inside"}
 SHIPPED = Path(ling_runtime.__file__).parent / "checkpoints/ling_tiny"
 
 
@@ -37,13 +40,13 @@ def prompts() -> list[list[int]]:
     return [tokenizer.encode(text) for text in texts]
 
 
-def executor(steps: int, dtype: str, *, device: str = "cuda") -> StepExecutor:
+def executor(steps: int, dtype: str, *, device: str = "cuda", kernels: Mapping[str, str] | None = None) -> StepExecutor:
     from ling_runtime.executor.graphs import DEVICE_VARIANTS  # noqa: PLC0415 - it imports Triton
 
     graphs = device == "cuda"
     settings = ExecutorSettings(
         num_steps=steps, max_requests=TOGETHER, context_length=1024, dtype=dtype, device=device,
-        kernels=DEVICE_VARIANTS if graphs else {}, graphs=graphs,
+        kernels=DEVICE_VARIANTS | dict(kernels or {}) if graphs else {}, graphs=graphs,
     )  # fmt: skip
     return load_executor(str(SHIPPED), settings)
 
@@ -75,7 +78,9 @@ def test_fp32_gives_the_tokens_of_the_cpu(prompts: list[list[int]]) -> None:
         assert greedy(executor(steps, "float32"), prompts, together) == want, (steps, together)
 
 
-def test_bf16_drafting_changes_no_byte(prompts: list[list[int]]) -> None:
-    plain = greedy(executor(0, "bfloat16"), prompts, 1)
+@pytest.mark.parametrize("kernels", [{}, LEAN], ids=["default", "lean"])
+def test_bf16_drafting_changes_no_byte(prompts: list[list[int]], kernels: Mapping[str, str]) -> None:
+    plain = greedy(executor(0, "bfloat16", kernels=kernels), prompts, 1)
     for steps, together in ((3, 1), (5, 1), (3, TOGETHER)):
-        assert greedy(executor(steps, "bfloat16"), prompts, together) == plain, (steps, together)
+        found = greedy(executor(steps, "bfloat16", kernels=kernels), prompts, together)
+        assert found == plain, (steps, together)

@@ -23,11 +23,16 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("interpreter")
 
 
+def smaller(config: ModelConfig) -> ModelConfig:
+    """A layer of each kind with few heads: the interpreter runs programs in turn."""
+    limits = {"expert_swiglu_limit_list": (0.0, 0.4), "share_expert_swiglu_limit_list": (0.0, 0.7)}
+    return replace(config, num_hidden_layers=2, num_attention_heads=2, **limits)
+
+
 def build(
     config: ModelConfig, steps: int, *, graphs: bool, kernels: dict[str, str], overlap: bool = False
 ) -> StepExecutor:
-    limits = {"expert_swiglu_limit_list": (0.0, 0.4), "share_expert_swiglu_limit_list": (0.0, 0.7)}
-    two_layers = replace(config, num_hidden_layers=2, num_attention_heads=2, **limits)
+    two_layers = smaller(config)
     settings = ExecutorSettings(
         num_steps=steps,
         max_requests=3,

@@ -137,7 +137,7 @@ def attention_outputs(  # type: ignore[no-untyped-def]
     """
     weights = Packer(initialise(config, seed=3), f"model.layers.{layer}.attention.", dtype, DEVICE)
     linear = "triton" if DEVICE.type == "cuda" else "reference"  # NumPy's products are not row invariant
-    kernels = Kernels({"linear": linear, "kda_window": variant, "mla_window": variant})
+    kernels = Kernels({"linear": linear, "mla_window" if config.is_mla(layer) else "kda_window": variant})
     rope = rope_table(config, 256).to(DEVICE, torch.float32)
     attend = (
         MlaAttention(config, weights, 0, rope, kernels)

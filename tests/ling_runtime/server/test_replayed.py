@@ -9,7 +9,8 @@ import torch
 
 from ling_runtime.arguments import parse
 from ling_runtime.config import ConfigError
-from ling_runtime.server import load, replayed
+from ling_runtime.executor.switches import DEFAULT, Switches
+from ling_runtime.server import load, rearranged, replayed
 
 if TYPE_CHECKING:
     from tests.ling_runtime.conftest import WriteDraft
@@ -59,3 +60,29 @@ def test_simulated_acceptance_needs_graphs() -> None:
     flags = ["--model-path", "somewhere", "--speculative-algorithm", "NEXTN"]
     with pytest.raises(ConfigError, match="SGLANG_SIMULATE_ACC_LEN: only where steps are CUDA graphs"):
         load(parse(flags, {"SGLANG_SIMULATE_ACC_LEN": "2.5"}))
+
+
+def test_flags_rearrange_a_replayed_step() -> None:
+    def said(text: str) -> Switches:
+        return rearranged(parse(["--model-path", "somewhere", *text.split()]), graphs=True)
+
+    assert said("") == said("--seq-lens-pin") == DEFAULT
+    assert said("--fused-verify-extend") == Switches(fused_verify_extend=True)
+    assert said("--disable-draft-extend-cuda-graph --glue-graph off") == Switches(extend_graph=False, glue_graph=False)
+    assert said("--glue-graph on --result-ring") == Switches(glue_graph=True, result_ring=True)
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--seq-lens-pin",
+        "--fused-verify-extend",
+        "--disable-draft-extend-cuda-graph",
+        "--glue-graph off",
+        "--result-ring",
+    ],
+)
+def test_flags_of_replayed_steps_need_them(flag: str) -> None:
+    name = flag.split(maxsplit=1)[0]
+    with pytest.raises(ConfigError, match=f"{name}: only where steps are CUDA graphs"):
+        load(parse(["--model-path", "somewhere", *flag.split()]))

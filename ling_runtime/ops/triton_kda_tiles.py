@@ -1,0 +1,19 @@
+"""The KDA window with other value tiles than the one it runs with: the post's curve over BV as variants of a step.
+
+A tile cuts the state's value columns, and no sum runs over those: every tile leaves the same bits up to the output
+projection, whose norm adds the squares of as many parts as there are tiles.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from ling_runtime.ops.registry import variant
+from ling_runtime.ops.triton_kda import VALUE_TILE, WHY, kda_window_triton
+
+VALUE_TILES = (4, 8, 16, 32, 64, 128)
+"""The post's values. Each program is one warp, whose registers hold 32 columns and spill beyond."""
+
+for _tile in VALUE_TILES:
+    if _tile != VALUE_TILE:
+        variant("kda_window", f"triton_bv{_tile}", "rounding", WHY)(partial(kda_window_triton, value_tile=_tile))
