@@ -82,7 +82,7 @@ class GreedyStep:
     def __call__(
         self,
         slots: Sequence[int],
-        requests: Sequence[Slot] = (),
+        requests: Sequence[Slot] = (),  # noqa: ARG002
         schedule: Schedule | None = None,  # noqa: ARG002
     ) -> Emitted:
         """Queue one step of `slots`; nothing is planned here."""
