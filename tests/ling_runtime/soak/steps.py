@@ -65,6 +65,8 @@ class Soak:
 
     executor: StepExecutor
     seed: int = 0
+    arrivals: float = 0.2
+    """Of a request before a step."""
     running: dict[int, Guest] = field(default_factory=dict)
     done: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("greedy", "sampled", "ended", "cancelled"), 0))
 
@@ -74,7 +76,7 @@ class Soak:
     def step(self) -> None:
         """Perhaps a request more, perhaps one fewer, and one decode step of those that run."""
         choose = self._choose
-        if not self.running or choose.random() < 0.2:
+        if not self.running or choose.random() < self.arrivals:
             self._join()
         if len(self.running) > 1 and choose.random() < 0.03:
             self._leave(choose.choice(sorted(self.running)), "cancelled")
