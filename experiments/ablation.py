@@ -21,7 +21,6 @@ from experiments.step_subject import ROOM, Bench, Setting, captured, nextn
 from ling_runtime.executor.glue import Glue
 from ling_runtime.executor.graph_step import GreedyStep
 from ling_runtime.executor.relay import Relay
-from ling_runtime.ops.triton_launch import fastest
 from ling_runtime.speculation.nextn import NextnProposer
 
 if TYPE_CHECKING:
@@ -120,7 +119,7 @@ class Driven:
         self._bench = bench
         proposer = NextnProposer(bench.model, bench.nextn, bench.caches, steps=DRAFTS, slots=2)
         self._step = GreedyStep(
-            bench.model, bench.caches, self.relay, proposer, 1, ACCEPT, fastest(), setting.switches, Glue()
+            bench.model, bench.caches, self.relay, proposer, 1, ACCEPT, setting.switches, Glue()
         )  # fmt: skip
         self.start()
 

@@ -18,18 +18,26 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
+from experiments.step_block import SHARD as DRAFT_SHARD
+from experiments.step_block import captured_of
 from ling_runtime.config import ModelConfig
-from ling_runtime.executor.graphs import DEVICE_VARIANTS, VerifyStep
+from ling_runtime.draft_config import DraftConfig
+from ling_runtime.draft_weights import draft_tensor_specs
+from ling_runtime.executor.dspark_graphs import BLOCK_VARIANTS, BlockStep, InjectStep
+from ling_runtime.executor.graphs import VerifyStep
 from ling_runtime.executor.relay import Relay
 from ling_runtime.memory.caches import Caches
+from ling_runtime.memory.draft import DraftPool
 from ling_runtime.memory.latent import pages_for
 from ling_runtime.memory.window import Window
+from ling_runtime.model.dspark import Dspark
 from ling_runtime.model.ling import Ling
 from ling_runtime.ops.prompt import PROMPT_VARIANTS
 from ling_runtime.ops.registry import Kernels
 from ling_runtime.ops.triton_launch import pdl
 from ling_runtime.ops.triton_variants import register
-from ling_runtime.weights import tensor_specs
+from ling_runtime.speculation.dspark.proposer import DsparkProposer
+from ling_runtime.weights import TensorSpec, tensor_specs
 
 SHARD = Path(__file__).parent.parent / "ling_runtime/checkpoints/ling_3_flash_rank_shard"
 SHARED_LIMIT = {90: 232448, 100: 232448}
@@ -62,9 +70,9 @@ class StandIn:
 class Unread(dict[str, torch.Tensor]):
     """Weights of the right shape, of which one layer's exist at a time."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, specs: dict[str, TensorSpec]) -> None:
         super().__init__()
-        self._specs = tensor_specs(config)
+        self._specs = specs
 
     def __missing__(self, name: str) -> torch.Tensor:
         return torch.zeros(self._specs[name].shape, dtype=self._specs[name].dtype)
@@ -81,15 +89,18 @@ def one_of_each(config: ModelConfig) -> ModelConfig:
 
 def compiled(
     config: ModelConfig,
+    draft: DraftConfig | None,
     capability: int,
     rows: list[int],
+    blocks: list[int],
     modes: list[Any],
     context: int,
-    prompt: int = 0,
-    chosen: dict[str, str] | None = None,
+    prompt: int,
+    chosen: dict[str, str],
 ) -> list[Compiled]:
-    """Every kernel that verify steps of `rows` rows launch under each PDL mode, with variants `chosen` beside the
-    device's, and those of a prompt of `prompt` rows where it is not 0; the process cannot launch any after.
+    """Every kernel that verify steps of `rows` rows, and drafts and injections of `blocks`, launch under each PDL mode,
+    with variants `chosen` beside the device's, and those of a prompt of `prompt` rows where it is not 0; the process
+    cannot launch any after.
     """
     register()
     found: dict[str, Compiled] = {}
@@ -102,8 +113,8 @@ def compiled(
 
     with patch.object(JITFunction, "run", compile_only):
         driver.set_active(StandIn(capability))
-        kernels = Kernels(DEVICE_VARIANTS | PROMPT_VARIANTS | (chosen or {}))
-        model = Ling(config, Unread(config), kernels, positions=context + 64, dtype=torch.bfloat16)
+        weights, kernels = Unread(tensor_specs(config)), Kernels(BLOCK_VARIANTS | PROMPT_VARIANTS | chosen)
+        model = Ling(config, weights, kernels, positions=context + 64, dtype=torch.bfloat16)
         caches = Caches(
             config, max_requests=1, pages=pages_for(context + 64), dtype=torch.bfloat16, device=torch.device("cpu")
         )
@@ -115,6 +126,9 @@ def compiled(
                 step = VerifyStep(model, caches, relay, batch=1, rows=count)
                 with pdl(mode):
                     step.run()
+            if draft is not None:
+                with pdl(mode):
+                    draft_and_inject(model, draft, caches, slot, blocks, context)
         if prompt := min(prompt, context):
             window = Window(slots=(slot,), starts=(0,), rows=prompt, prompt=True)
             with torch.inference_mode():
@@ -122,11 +136,28 @@ def compiled(
     return sorted(found.values(), key=lambda kernel: -kernel.shared)
 
 
+def draft_and_inject(
+    model: Ling, config: DraftConfig, caches: Caches, slot: int, blocks: list[int], context: int
+) -> None:
+    weights = Unread(draft_tensor_specs(config, confidence=False))
+    draft = Dspark(model, weights, config, positions=context + 64)
+    pool = DraftPool(caches.latent, config.num_hidden_layers, draft.width)
+    for drafts in blocks:
+        relay = Relay(2, drafts=drafts, longest=context + 64, device=model.device)
+        relay.admit(slot, caches, length=context, token=1)
+        proposer = DsparkProposer(model, draft, pool, steps=drafts)
+        verify = VerifyStep(model, caches, relay, batch=1, rows=drafts + 1, capture=proposer.capture)
+        BlockStep(model, proposer, relay, verify).run()
+        InjectStep(proposer, verify).run()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Compile a step's kernels without a card.")
     parser.add_argument("--model-path", type=Path, default=SHARD)
     parser.add_argument("--capability", type=int, default=90, choices=sorted(SHARED_LIMIT))
     parser.add_argument("--rows", type=int, nargs="*", default=[1, 6, 17])
+    parser.add_argument("--draft-path", type=Path, default=DRAFT_SHARD)
+    parser.add_argument("--blocks", type=int, nargs="*", default=[8, 16], help="drafts of a DSPARK block")
     parser.add_argument("--pdl", nargs="+", default=["off", "ahead"], choices=["off", "late", "early", "warm", "ahead"])
     parser.add_argument("--context", type=int, default=8192)
     parser.add_argument("--prompt", type=int, default=8192, metavar="ROWS", help="up to the context; 0: none")
@@ -134,7 +165,11 @@ def main() -> int:
     options = parser.parse_args()
     chosen = dict(pair.split("=", 1) for pair in options.kernel)
     config = one_of_each(ModelConfig.from_pretrained(options.model_path))
-    kernels = compiled(config, options.capability, options.rows, options.pdl, options.context, options.prompt, chosen)
+    draft = captured_of(DraftConfig.from_pretrained(options.draft_path), config.num_hidden_layers)
+    kernels = compiled(
+        config, draft if options.blocks else None, options.capability, options.rows, options.blocks, options.pdl,
+        options.context, options.prompt, chosen,
+    )  # fmt: skip
     for kernel in kernels:
         print(f"{kernel.name:<18}{kernel.shared:>8} bytes shared{kernel.warps:>4} warps")
     over = [kernel for kernel in kernels if kernel.shared > SHARED_LIMIT[options.capability]]

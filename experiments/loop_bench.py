@@ -18,17 +18,22 @@ from pathlib import Path
 import torch
 
 from experiments import card
+from experiments.step_block import SHARD as DRAFT_SHARD
 from ling_runtime.config import ModelConfig
+from ling_runtime.draft_config import DraftConfig
 from ling_runtime.dummy import DummyTensors
+from ling_runtime.executor.dspark_graphs import BLOCK_VARIANTS
 from ling_runtime.executor.graph_step import GraphExecutor
-from ling_runtime.executor.graphs import DEVICE_VARIANTS
 from ling_runtime.executor.interface import RowSampling
 from ling_runtime.memory.caches import Caches
+from ling_runtime.memory.draft import DraftPool
 from ling_runtime.memory.latent import pages_for
+from ling_runtime.model.dspark import Dspark
 from ling_runtime.model.ling import Ling
 from ling_runtime.model.nextn import Nextn
 from ling_runtime.ops.prompt import PROMPT_VARIANTS
 from ling_runtime.ops.registry import Kernels
+from ling_runtime.speculation.dspark.proposer import DsparkProposer
 from ling_runtime.speculation.nextn import NextnProposer
 
 SHARD = Path(__file__).parent.parent / "ling_runtime/checkpoints/ling_3_flash_rank_shard"
@@ -49,22 +54,33 @@ class Line:
 
 
 class Subject:
-    """A loaded model and its NEXTN layer; every loop gets an executor of its own over them."""
+    """A loaded model with its NEXTN layer, or a `draft` for blocks; every loop gets an executor of its own."""
 
-    def __init__(self, config: ModelConfig, *, context: int, most_drafts: int, seed: int) -> None:
+    def __init__(
+        self, config: ModelConfig, draft: DraftConfig | None, *, context: int, most_drafts: int, seed: int
+    ) -> None:
         device, self.context = torch.device("cuda"), context
         self.longest = context + 2048
         self.config, weights = config, DummyTensors(config, seed=seed, device=device)
-        kernels = Kernels(DEVICE_VARIANTS | PROMPT_VARIANTS)
+        kernels = Kernels(BLOCK_VARIANTS | PROMPT_VARIANTS)
         positions = self.longest + 2 * (most_drafts + 1)
         self._model = Ling(config, weights, kernels, positions=positions, dtype=torch.bfloat16, device=device)
         self._layer = Nextn(self._model, weights, index=len(config.layers(mla=True)))
+        self._draft = None
+        if draft is not None:
+            tensors = DummyTensors(draft, seed=seed, device=device)
+            self._draft = Dspark(self._model, tensors, draft, positions=positions)
 
     def executor(self, drafts: int, loop: str, accept: float, chunk: int) -> GraphExecutor:
         device, (overlap, pinned) = self._model.device, LOOPS[loop]
         pages = pages_for(self.longest + 2 * (drafts + 1))
         caches = Caches(self.config, max_requests=1, pages=pages, dtype=torch.bfloat16, device=device)
-        proposer = NextnProposer(self._model, self._layer, caches, steps=drafts, slots=2) if drafts else None
+        proposer: NextnProposer | DsparkProposer | None = None
+        if self._draft is not None:
+            pool = DraftPool(caches.latent, self._draft.config.num_hidden_layers, self._draft.width)
+            proposer = DsparkProposer(self._model, self._draft, pool, steps=drafts)
+        elif drafts:
+            proposer = NextnProposer(self._model, self._layer, caches, steps=drafts, slots=2)
         return GraphExecutor(
             self._model, caches, proposer, max_context=self.longest, chunk=chunk, overlap=overlap, seq_lens_pin=pinned,
             simulated=accept if drafts else None,
@@ -116,6 +132,8 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=8192)
     parser.add_argument("--chunk", type=int, default=8192, help="prompt tokens computed at a time")
     parser.add_argument("--drafts", type=int, nargs="+", default=[3], help="0: no speculation")
+    parser.add_argument("--dspark", action="store_true", help="drafts are blocks of DSPARK, of so many")
+    parser.add_argument("--draft-path", type=Path, default=DRAFT_SHARD)
     parser.add_argument("--accept", type=float, default=3.25, help="simulated accept length, the bonus counted")
     parser.add_argument("--host-us", type=float, nargs="+", default=[0, 500, 1000, 2000, 4000, 6000])
     parser.add_argument("--steps", type=int, default=60)
@@ -124,7 +142,8 @@ def main() -> None:
     options = parser.parse_args()
     card.required()
     config = ModelConfig.from_pretrained(options.model_path)
-    subject = Subject(config, context=options.context, most_drafts=max(options.drafts), seed=options.seed)
+    draft = DraftConfig.from_pretrained(options.draft_path) if options.dspark else None
+    subject = Subject(config, draft, context=options.context, most_drafts=max(options.drafts), seed=options.seed)
     lines = [line for drafts in options.drafts for loop in LOOPS for line in measure(subject, drafts, loop, options)]
     options.out.write_text(json.dumps([asdict(line) for line in lines], indent=1) + "\n")
     print(f"{'loop':<16}{'drafts':>7}{'host us':>9}{'step ms':>9}{'iqr':>8}{'tokens':>8}{'ttft ms':>9}")

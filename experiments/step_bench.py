@@ -20,12 +20,15 @@ import torch
 from experiments import card
 from experiments.ablation import ablate, measure
 from experiments.ablation_table import SWITCHES
+from experiments.step_block import SHARD as DRAFT_SHARD
+from experiments.step_block import Drafted
 from experiments.step_floor import copy_bandwidth, nextn_bytes, step_bytes
 from experiments.step_subject import STACKS, Bench, captured, nextn, referred
 from ling_runtime.config import ModelConfig
+from ling_runtime.draft_config import DraftConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 SHARD = Path(__file__).parent.parent / "ling_runtime/checkpoints/ling_3_flash_rank_shard"
 LIMITS = ("expert_swiglu_limit_list", "share_expert_swiglu_limit_list")
@@ -80,6 +83,12 @@ def nextn_line(bench: Bench, stack: str, drafts: int, steps: int, bandwidth: flo
     return timed(step, f"{stack} {drafts}/{drafts + 1}", drafts + 1, steps, distinct, size, bandwidth)
 
 
+def block_lines(drafted: Drafted, stack: str, drafts: int, steps: int, bandwidth: float) -> Iterator[Line]:
+    """The parts of a DSPARK step with a block of `drafts`, and the whole step."""
+    for part in drafted.parts(drafts, STACKS[stack]):
+        yield timed(part.step, f"{stack} {part.name}", part.rows, steps, part.distinct, part.size, bandwidth)
+
+
 def timed(
     step: Callable[[], None], stack: str, rows: int, steps: int, distinct: float, size: float, bandwidth: float
 ) -> Line:
@@ -103,9 +112,9 @@ def timed(
 
 def table(lines: Sequence[Line]) -> str:
     names = ("rows", "step ms", "iqr", "launches", "experts", "GB", "floor ms", "ratio")
-    head = f"{'stack':<14}" + "".join(f"{name:>{width}}" for name, width in zip(names, WIDTHS, strict=True))
+    head = f"{'stack':<18}" + "".join(f"{name:>{width}}" for name, width in zip(names, WIDTHS, strict=True))
     body = [
-        f"{x.stack:<14}{x.rows:>5}{x.step_ms:>10.3f}{x.spread_ms:>8.3f}{x.launches:>10}{x.distinct_experts:>9.1f}"
+        f"{x.stack:<18}{x.rows:>5}{x.step_ms:>10.3f}{x.spread_ms:>8.3f}{x.launches:>10}{x.distinct_experts:>9.1f}"
         f"{x.gigabytes:>8.2f}{x.floor_ms:>10.3f}{x.ratio:>7.2f}"
         for x in lines
     ]
@@ -127,6 +136,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 4, 6, 9, 17])
     parser.add_argument("--stack", nargs="+", default=["reference", "triton"], choices=["reference", *STACKS])
     parser.add_argument("--nextn", type=int, nargs="*", default=[], metavar="DRAFTS", help="whole NEXTN steps, too")
+    parser.add_argument("--dspark", type=int, nargs="*", default=[], metavar="BLOCK", help="steps of a block, by part")
+    parser.add_argument("--draft-path", type=Path, default=DRAFT_SHARD, help="a draft's config.json; weights are drawn")
     parser.add_argument("--context", type=int, default=8192)
     parser.add_argument("--layers", type=int, help="keep only the first N layers: a quick look, or to fill a cache")
     parser.add_argument("--steps", type=int, default=50)
@@ -149,12 +160,16 @@ def main() -> None:
     if options.ablation is not None:
         ablate(bench, options.ablation, steps=options.steps, out=options.out)
         return
-    lines = []
+    drafted = Drafted(bench, DraftConfig.from_pretrained(options.draft_path), options.seed) if options.dspark else None
+    lines: list[Line] = []
     for stack in options.stack:
         steps = options.reference_steps if stack == "reference" else options.steps
         lines += [one_line(bench, stack, rows, steps, bandwidth) for rows in options.rows]
         if stack != "reference":
             lines += [nextn_line(bench, stack, drafts, steps, bandwidth) for drafts in options.nextn]
+            for drafts in options.dspark:
+                assert drafted is not None
+                lines += block_lines(drafted, stack, drafts, steps, bandwidth)
         print(table(lines), flush=True)
     name = torch.cuda.get_device_name()
     record = {

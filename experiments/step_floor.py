@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ling_runtime.draft_weights import draft_tensor_specs
 from ling_runtime.weights import nextn_specs, tensor_specs
 
 if TYPE_CHECKING:
     from ling_runtime.config import ModelConfig
+    from ling_runtime.draft_config import DraftConfig
 
 
 def step_bytes(config: ModelConfig, *, rows: int, context: int, distinct: float) -> float:
@@ -44,6 +46,22 @@ def draft_bytes(config: ModelConfig, context: int, distinct: float) -> float:
     )
     head = config.vocab_size * config.hidden_size * 2
     return layer + head + distinct * expert + context * config.latent_width * 2.0
+
+
+def block_bytes(
+    target: ModelConfig, draft: DraftConfig, *, drafts: int, context: int, distinct: float
+) -> dict[str, float]:
+    """Bytes that each part of a DSPARK step reads, and the whole; the chain's factors count once, they stay cached."""
+    specs = draft_tensor_specs(draft, confidence=False)
+    context_width = 2 * draft.num_key_value_heads * draft.head_dim * draft.num_hidden_layers
+    fuse = specs["fc.weight"].numel
+    own = sum(spec.numel for name, spec in specs.items() if not name.startswith(("fc.", "markov_head.markov_w1")))
+    parts = {
+        "draft": 2.0 * (own + target.vocab_size * target.hidden_size + context * context_width),
+        "verify": step_bytes(target, rows=drafts + 1, context=context, distinct=distinct),
+        "inject": 2.0 * (fuse + context_width * draft.hidden_size),
+    }
+    return parts | {"dspark": sum(parts.values())}
 
 
 def weight_bytes(config: ModelConfig, rows: int, distinct: float) -> float:

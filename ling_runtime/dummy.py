@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ling_runtime.draft_config import DraftConfig
+from ling_runtime.draft_weights import draft_tensor_specs
 from ling_runtime.weights import TensorSpec, tensor_specs
 
 if TYPE_CHECKING:
@@ -25,10 +27,20 @@ INTO_RESIDUAL = ("o_proj.weight", "dense.weight", "down_proj.weight")
 
 
 class DummyTensors(Mapping[str, "Tensor"]):
-    """Every tensor of `config`'s checkpoint, drawn on `device` at each access and not kept."""
+    """Every tensor of `config`'s checkpoint, drawn on `device` at each access and not kept.
 
-    def __init__(self, config: ModelConfig, *, seed: int, device: torch.device) -> None:
-        self._specs, self._seed, self._device = tensor_specs(config), seed, device
+    `confidence`: of a draft's, with the confidence head.
+    """
+
+    def __init__(
+        self, config: ModelConfig | DraftConfig, *, seed: int, device: torch.device, confidence: bool = False
+    ) -> None:
+        self._seed, self._device = seed, device
+        self._specs = (
+            draft_tensor_specs(config, confidence=confidence)
+            if isinstance(config, DraftConfig)
+            else tensor_specs(config)
+        )
         self._depth_scale = (2 * config.num_hidden_layers) ** -0.5
 
     def __getitem__(self, name: str) -> Tensor:

@@ -98,7 +98,7 @@ def load(config: ServerConfig) -> Executor:
         chunk=config.chunked_prefill_size if config.chunked_prefill_size > 0 else WHOLE_PROMPT,
         dtype=config.dtype,
         device=config.device,
-        kernels=(device_variants() if graphs else {}) | prompt_variants(config) | config.kernel,
+        kernels=(device_variants(config) if graphs else {}) | prompt_variants(config) | config.kernel,
         graphs=graphs,
         overlap=graphs and not config.disable_overlap_schedule,
         seq_lens_pin=config.seq_lens_pin,
@@ -117,8 +117,8 @@ def replayed(config: ServerConfig) -> bool:
     """Whether greedy steps are graphs; what stands against it on a CUDA device is said, never passed over."""
     if config.device != "cuda" or config.disable_cuda_graph:
         return False
-    if config.speculative_algorithm == "DSPARK":
-        log.warning("decode steps are eager: there are no graphs for DSPARK yet")
+    if obstacle := speculative_flags.eager(config):
+        log.warning("decode steps are eager: %s", obstacle)
         return False
     from ling_runtime.ops.triton_variants import usable  # noqa: PLC0415 - it imports torch
 
@@ -157,10 +157,11 @@ def rearranged(config: ServerConfig, *, graphs: bool) -> Switches:
     )
 
 
-def device_variants() -> dict[str, str]:
-    from ling_runtime.executor.graphs import DEVICE_VARIANTS  # noqa: PLC0415 - it imports Triton
+def device_variants(config: ServerConfig) -> dict[str, str]:
+    from ling_runtime.executor.dspark_graphs import BLOCK_VARIANTS  # noqa: PLC0415 - it imports Triton
+    from ling_runtime.executor.graphs import DEVICE_VARIANTS  # noqa: PLC0415
 
-    return DEVICE_VARIANTS
+    return BLOCK_VARIANTS if config.speculative_algorithm == "DSPARK" else DEVICE_VARIANTS
 
 
 def draft_settings(config: ServerConfig) -> DraftSettings | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 from typing import TYPE_CHECKING
 
 from ling_runtime.config import ConfigError
@@ -74,15 +75,22 @@ def resolved(values: Mapping[str, object], environment: Mapping[str, str]) -> di
         _refuse(values, BLOCK, "belongs to --speculative-algorithm DSPARK; NEXTN drafts with the model's own layer")
         chain = _chain(values)
         return chain if simulated is None else chain | _simulated(simulated, chain[ROWS])
-    if simulated is not None:
-        raise ConfigError(
-            f"{SIMULATED_VARIABLE}={simulated}: without a meaning unless --speculative-algorithm is NEXTN"
-        )
     if algorithm == "DSPARK":
         _refuse(
             values, CHAIN, "a block is drafted in one pass, without steps; --speculative-dspark-block-size is its size"
         )
-        return _block(values, environment)
+        block = _block(values, environment)
+        if simulated is None:
+            return block
+        if (mode := block["speculative_dspark_verify_mode"]) != "static":
+            raise ConfigError(
+                f"{SIMULATED_VARIABLE}={simulated}: verify mode {mode} plans with what is not computed; allowed: static"
+            )
+        return block | _simulated(simulated, None)
+    if simulated is not None:
+        raise ConfigError(
+            f"{SIMULATED_VARIABLE}={simulated}: without a meaning unless --speculative-algorithm is given"
+        )
     _refuse(values, (*CHAIN, ROWS, *BLOCK), "without a meaning unless --speculative-algorithm is given")
     return {}
 
@@ -102,11 +110,24 @@ def fitted(config: ServerConfig, target: ModelConfig) -> ServerConfig:
             f"--speculative-dspark-block-size {size}: the draft was trained for blocks of {draft.block_size}; allowed: "
             f"1 to {draft.block_size}"
         )
+    if config.simulated_accept_length is not None and config.simulated_accept_length > size + 1:
+        raise ConfigError(_beyond(str(config.simulated_accept_length), size + 1))
     rows = config.speculative_num_draft_tokens
     if rows not in (None, size + 1):
         allowed = f"a block of {size} drafts is verified in {size + 1} rows; allowed: {size + 1}"
         raise ConfigError(f"{_flag(ROWS)} {rows}: {allowed}")
     return dataclasses.replace(config, speculative_dspark_block_size=size, speculative_num_draft_tokens=size + 1)
+
+
+def eager(config: ServerConfig) -> str | None:
+    """Why steps cannot be CUDA graphs; None where they can."""
+    if config.speculative_algorithm != "DSPARK":
+        return None
+    if config.speculative_dspark_verify_mode == "cap-accept":
+        return "verify mode cap-accept computes every row to try a plan out, and graphs take none back"
+    assert config.speculative_draft_model_path is not None
+    structure = DraftConfig.from_pretrained(config.speculative_draft_model_path).attention_type
+    return None if structure == "mha" else f"graphs hold drafts of attention_type=mha, and this one's is {structure}"
 
 
 def described(config: ServerConfig) -> str:
@@ -163,15 +184,20 @@ def _chain(values: Mapping[str, object]) -> dict[str, object]:
 
 
 def _simulated(text: str, rows: object) -> dict[str, object]:
-    assert isinstance(rows, int)
+    """`rows` None: known when the draft has been read."""
     try:
         length = float(text)
     except ValueError:
         length = 0.0
-    if not 1 <= length <= rows:
-        raise ConfigError(f"{SIMULATED_VARIABLE}={text}: allowed: 1 to {rows}, the rows that a step verifies")
+    if not 1 <= length <= (rows if isinstance(rows, int) else math.inf):
+        raise ConfigError(_beyond(text, rows))
     log.warning("acceptance is simulated, %s tokens a step on average: answers mean nothing", length)
     return {"simulated_accept_length": length}
+
+
+def _beyond(text: str, rows: object) -> str:
+    most = "the rows" if rows is None else f"{rows}, the rows"
+    return f"{SIMULATED_VARIABLE}={text}: allowed: 1 to {most} that a step verifies"
 
 
 def _block(values: Mapping[str, object], environment: Mapping[str, str]) -> dict[str, object]:

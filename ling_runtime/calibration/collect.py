@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import types
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ling_runtime.executor.step import StepExecutor
+    from ling_runtime.speculation.interface import Reads
 
     Progress = Callable[[int], None]
 
@@ -29,6 +30,7 @@ class Recorder:
     """A schedule that verifies every row, so that no outcome is cut short, and keeps what was said last."""
 
     packed = False
+    reads: ClassVar[Reads] = "this"
     about = types.MappingProxyType({"schedule": "recorder"})
 
     def lengths(self, slots: Sequence[int], confidence: Tensor) -> tuple[int, ...]:

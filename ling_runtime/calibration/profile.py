@@ -13,7 +13,7 @@ import statistics
 import time
 import types
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from ling_runtime.calibration.collect import Progress
     from ling_runtime.executor.step import StepExecutor
+    from ling_runtime.speculation.interface import Reads
 
     Cell = tuple[int, int]
     """Requests, and rows of all of them."""
@@ -42,6 +43,7 @@ class Forced:
 
     rows: int
     packed = True
+    reads: ClassVar[Reads] = "this"
     about = types.MappingProxyType({"schedule": "forced"})
 
     def lengths(self, slots: Sequence[int], confidence: Tensor) -> tuple[int, ...]:  # noqa: ARG002

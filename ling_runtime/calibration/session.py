@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ling_runtime.config import ConfigError
+from ling_runtime.draft_config import DraftConfig
 from ling_runtime.executor.build import ExecutorSettings, load_executor
 from ling_runtime.executor.draft import DraftSettings
 from ling_runtime.executor.interface import RowSampling
+from ling_runtime.ops.triton_variants import usable
 from ling_runtime.speculation.dspark.identity import identity_of
 from ling_runtime.tokenizer import Tokenizer
 from ling_runtime.training.documents import plain, question
@@ -43,8 +45,17 @@ class Checkpoints:
     dtype: str
 
     def executor(self, max_requests: int) -> StepExecutor:
+        """On a CUDA device its steps are replayed, as the server's are; each is read before the next."""
         draft = DraftSettings(path=self.draft, block_size=self.block_size, confidence=True)
-        settings = ExecutorSettings(draft=draft, max_requests=max_requests, dtype=self.dtype, device=self.device)
+        graphs = self.device == "cuda" and usable() and DraftConfig.from_pretrained(self.draft).attention_type == "mha"
+        settings = ExecutorSettings(
+            draft=draft,
+            max_requests=max_requests,
+            dtype=self.dtype,
+            device=self.device,
+            graphs=graphs,
+            kernels=block_variants() if graphs else {},
+        )
         return load_executor(self.target, settings)
 
     def identity(self, gamma: int) -> Identity:
@@ -53,6 +64,12 @@ class Checkpoints:
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         tokenizer = Tokenizer.from_pretrained(Path(self.target))
         return [tokenizer.encode(text) for text in texts]
+
+
+def block_variants() -> dict[str, str]:
+    from ling_runtime.executor.dspark_graphs import BLOCK_VARIANTS  # noqa: PLC0415 - it imports Triton
+
+    return BLOCK_VARIANTS
 
 
 class Session:

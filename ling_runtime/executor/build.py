@@ -17,6 +17,7 @@ from ling_runtime.memory.latent import pages_for
 from ling_runtime.model.ling import Ling
 from ling_runtime.model.nextn import Nextn
 from ling_runtime.ops.registry import Kernels
+from ling_runtime.speculation.dspark.proposer import DsparkProposer
 from ling_runtime.speculation.dspark.schedule import load_schedule
 from ling_runtime.speculation.nextn import NextnProposer
 from ling_runtime.speculation.verification import RULES
@@ -64,6 +65,9 @@ def load_executor(path: str, settings: ExecutorSettings) -> StepExecutor:
     config = ModelConfig.from_pretrained(path)
     tensors: Mapping[str, Tensor]
     if settings.load_format == "dummy":
+        if settings.draft and settings.draft.schedule.mode != "static":
+            mode = settings.draft.schedule.mode
+            raise ConfigError(f"load_format=dummy: drawn confidences plan nothing; verify mode {mode}, allowed: static")
         tensors = DummyTensors(config, seed=0, device=torch.device(settings.device))
     else:
         tensors = load(path, tensor_specs(config))
@@ -84,8 +88,9 @@ def build_executor(config: ModelConfig, tensors: Mapping[str, Tensor], settings:
         raise ConfigError(f"dtype={settings.dtype}: allowed: {', '.join(DTYPES)}")
     if settings.num_steps and not config.num_nextn_predict_layers:
         raise ConfigError("speculative_algorithm=NEXTN: the checkpoint has num_nextn_predict_layers=0")
-    draft = read_draft(settings.draft, config, context) if settings.draft else None
     dtype, device = DTYPES[settings.dtype], torch.device(settings.device)
+    drawn_on = device if settings.load_format == "dummy" else None
+    draft = read_draft(settings.draft, config, context, drawn_on=drawn_on) if settings.draft else None
     window = 1 + (draft.drafts if draft else settings.num_steps)
     longest = context + window * (2 if settings.overlap else 1)
     total = settings.max_total_tokens or settings.max_requests * longest
@@ -100,16 +105,18 @@ def build_executor(config: ModelConfig, tensors: Mapping[str, Tensor], settings:
     elif settings.num_steps:
         layer = Nextn(model, tensors, index=len(config.layers(mla=True)))
         proposer = NextnProposer(model, layer, caches, steps=settings.num_steps, slots=settings.max_requests + 1)
+    rule = RULES[settings.draft.acceptance if settings.draft else "classic"]
     if settings.graphs:
-        if draft:
-            raise ConfigError("graphs: not with DSPARK yet; allowed with NEXTN or without speculation")
+        if draft and draft.config.attention_type != "mha":
+            raise ConfigError(f"graphs: attention_type={draft.config.attention_type} of the draft; allowed: mha")
+        if settings.draft and settings.draft.schedule.mode == "cap-accept":
+            raise ConfigError("graphs: verify mode cap-accept; allowed: static, compact")
         from ling_runtime.executor.graph_step import GraphExecutor  # noqa: PLC0415 - needs Triton, which few machines have
 
-        assert proposer is None or isinstance(proposer, NextnProposer)
+        assert proposer is None or isinstance(proposer, NextnProposer | DsparkProposer)
         return GraphExecutor(
-            model, caches, proposer, max_context=context, chunk=settings.chunk, overlap=settings.overlap,
+            model, caches, proposer, max_context=context, chunk=settings.chunk, rule=rule, overlap=settings.overlap,
             seq_lens_pin=settings.seq_lens_pin, pdl_mode=settings.pdl, switches=settings.switches,
             simulated=settings.simulated_accept_length,
         )  # fmt: skip
-    rule = RULES[settings.draft.acceptance if settings.draft else "classic"]
     return StepExecutor(model, caches, proposer, max_context=context, chunk=settings.chunk, rule=rule)

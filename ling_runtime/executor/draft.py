@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ling_runtime.config import ConfigError
 from ling_runtime.draft_config import DraftConfig
 from ling_runtime.draft_weights import CONFIDENCE, load_draft
+from ling_runtime.dummy import DummyTensors
 from ling_runtime.memory.draft import DraftPool
 from ling_runtime.model.dspark import Dspark
 from ling_runtime.speculation.dspark.proposer import DsparkProposer
@@ -16,6 +17,7 @@ from ling_runtime.speculation.dspark.schedule import ScheduleSettings
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import torch
     from torch import Tensor
 
     from ling_runtime.config import ModelConfig
@@ -53,8 +55,13 @@ class Draft:
         return DsparkProposer(model, draft, pool, steps=self.drafts, greedy=self.greedy)
 
 
-def read_draft(settings: DraftSettings, target: ModelConfig, context: int) -> Draft:
-    """ConfigError for a draft that is not there, of another target, or made for less than is asked of it."""
+def read_draft(
+    settings: DraftSettings, target: ModelConfig, context: int, *, drawn_on: torch.device | None = None
+) -> Draft:
+    """ConfigError for a draft that is not there, of another target, or made for less than is asked of it.
+
+    `drawn_on` a device: its config.json is enough, and its weights are drawn there.
+    """
     config = DraftConfig.from_pretrained(settings.path)
     config.check_target(target)
     drafts = config.block_size if settings.block_size is None else settings.block_size
@@ -65,6 +72,10 @@ def read_draft(settings: DraftSettings, target: ModelConfig, context: int) -> Dr
     if context > config.max_position_embeddings:
         raise ConfigError(f"context_length={context}: allowed up to the draft's {config.max_position_embeddings}")
     confidence = settings.confidence or settings.schedule.mode != "static"
+    if drawn_on is not None:
+        return Draft(
+            config, DummyTensors(config, seed=1, device=drawn_on, confidence=confidence), drafts, settings.greedy
+        )
     tensors = load_draft(settings.path, config, confidence=confidence)
     if not confidence:
         tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(CONFIDENCE)}

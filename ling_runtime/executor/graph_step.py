@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ling_runtime.config import ConfigError
+from ling_runtime.executor.dspark_graphs import BLOCK_VARIANTS
 from ling_runtime.executor.glue import Glue
-from ling_runtime.executor.graphs import Recorded, Replays, VerifyStep, missing_variants
+from ling_runtime.executor.graphs import DEVICE_VARIANTS, Recorded, Replays, VerifyStep, missing_variants
 from ling_runtime.executor.interface import StepOutput
 from ling_runtime.executor.nextn_graphs import DraftStep, ExtendStep, Seeds
 from ling_runtime.executor.parts import Fused, KeepStep, RefillStep, Unrecorded
@@ -26,7 +27,10 @@ from ling_runtime.executor.relay import Emitted, Outbox, Relay, Ring
 from ling_runtime.executor.slack import Slack
 from ling_runtime.executor.step import Slot, StepExecutor
 from ling_runtime.executor.switches import DEFAULT, Switches, check
+from ling_runtime.executor.tiered_step import TieredStep
 from ling_runtime.ops.triton_launch import fastest, pdl
+from ling_runtime.speculation.dspark.proposer import DsparkProposer
+from ling_runtime.speculation.verification import RULES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +39,9 @@ if TYPE_CHECKING:
     from ling_runtime.memory.caches import Caches
     from ling_runtime.model.ling import Ling
     from ling_runtime.ops.triton_launch import Pdl
+    from ling_runtime.speculation.interface import Schedule
     from ling_runtime.speculation.nextn import NextnProposer
+    from ling_runtime.speculation.verification import Rule
 
 
 class GreedyStep:
@@ -49,7 +55,6 @@ class GreedyStep:
         proposer: NextnProposer | None,
         batch: int,
         simulated: float | None,
-        mode: Pdl,
         switches: Switches = DEFAULT,
         glue: Glue | None = None,
     ) -> None:
@@ -76,21 +81,24 @@ class GreedyStep:
         self._middle = middle[0] if len(middle) == 1 else Fused(*middle)
         self._replays, self._sent = Replays(model.kernels), Emitted(*self._verify.results, None)
         self._slots: tuple[int, ...] = ()
-        self._mode = mode
 
-    def __call__(self, slots: Sequence[int]) -> Emitted:
-        """Queue one step of `slots`."""
+    def __call__(
+        self,
+        slots: Sequence[int],
+        requests: Sequence[Slot] = (),  # noqa: ARG002
+        schedule: Schedule | None = None,  # noqa: ARG002
+    ) -> Emitted:
+        """Queue one step of `slots`; nothing is planned here."""
         if tuple(slots) != self._slots:
             self._slots = tuple(slots)
             self._verify.slots.copy_(torch.tensor(slots))
-        with pdl(self._mode):
-            for part in self._before:
-                self._replays.step(part)
-            self._sent.before_overwriting()
-            self._replays.step(self._middle)
-            self._sent = self._outbox.send(*self._verify.results)
-            for part in self._after:
-                self._replays.step(part)
+        for part in self._before:
+            self._replays.step(part)
+        self._sent.before_overwriting()
+        self._replays.step(self._middle)
+        self._sent = self._outbox.send(*self._verify.results)
+        for part in self._after:
+            self._replays.step(part)
         return self._sent
 
 
@@ -107,28 +115,30 @@ class Flight:
 
 
 class GraphExecutor(StepExecutor):
-    """`proposer` is NEXTN's or None; kernels must be the device variants."""
+    """Kernels must be the device variants: of DSPARK's operators, too, where `proposer` is its."""
 
     def __init__(
         self,
         model: Ling,
         caches: Caches,
-        proposer: NextnProposer | None,
+        proposer: NextnProposer | DsparkProposer | None,
         *,
         max_context: int,
         chunk: int,
+        rule: Rule = RULES["classic"],
         overlap: bool = False,
         seq_lens_pin: bool = False,
         simulated: float | None = None,
         pdl_mode: Pdl | None = None,
         switches: Switches = DEFAULT,
     ) -> None:
-        super().__init__(model, caches, proposer, max_context=max_context, chunk=chunk)
-        if missing := missing_variants(model.kernels):
+        super().__init__(model, caches, proposer, max_context=max_context, chunk=chunk, rule=rule)
+        blocks = isinstance(proposer, DsparkProposer)
+        if missing := missing_variants(model.kernels, BLOCK_VARIANTS if blocks else DEVICE_VARIANTS):
             raise ConfigError(f"graphs need the device variants of {', '.join(missing)}: kernels.OPERATOR=triton")
         if simulated is not None and not 1 <= simulated <= self.window:
             raise ConfigError(f"simulated accept length {simulated}: allowed: 1 to {self.window}, the rows of a window")
-        check(switches, drafting=proposer is not None)
+        check(switches, drafting=proposer is not None, blocks=blocks)
         self._switches, self._glue = switches, Glue()
         self._drafting, self._overlap, self._pinned, self._simulated = proposer, overlap, seq_lens_pin, simulated
         if pdl_mode not in (None, "off") and fastest() == "off":
@@ -136,7 +146,7 @@ class GraphExecutor(StepExecutor):
         self._pdl = pdl_mode or fastest()
         longest = max_context + 3 * self.window
         self._relay = Relay(caches.slots + 1, drafts=self.window - 1, longest=longest, device=model.device)
-        self._graphs: dict[int, GreedyStep] = {}
+        self._graphs: dict[int, GreedyStep | TieredStep] = {}
         self._flight: Flight | None = None
         self._slack, self._replayed, self._eager_steps = Slack(), 0, 0
 
@@ -156,7 +166,9 @@ class GraphExecutor(StepExecutor):
             self._relay.lengths.tolist()
         behind = self._flight is not None and self._flight.of_any(requests)
         dry = behind and self._idle()
-        flight = Flight(tuple(zip(slots, requests, strict=True)), self._step_of(len(slots))(slots))
+        with pdl(self._pdl):
+            emitted = self._step_of(len(slots))(slots, requests, self.schedule)
+        flight = Flight(tuple(zip(slots, requests, strict=True)), emitted)
         self._replayed += 1
         begin = time.perf_counter()
         outputs = self._land()
@@ -187,13 +199,19 @@ class GraphExecutor(StepExecutor):
             self._relay.put(slot, length=request.length, token=request.bonus)
         return outputs
 
-    def _step_of(self, batch: int) -> GreedyStep:
+    def _step_of(self, batch: int) -> GreedyStep | TieredStep:
         if batch not in self._graphs:
-            self._graphs[batch] = GreedyStep(
-                self._model, self._caches, self._relay, self._drafting, batch, self._simulated, self._pdl,
-                self._switches, self._glue,
-            )  # fmt: skip
+            self._graphs[batch] = self._new_step(batch)
         return self._graphs[batch]
+
+    def _new_step(self, batch: int) -> GreedyStep | TieredStep:
+        model, caches, relay, drafting = self._model, self._caches, self._relay, self._drafting
+        if not isinstance(drafting, DsparkProposer):
+            return GreedyStep(model, caches, relay, drafting, batch, self._simulated, self._switches, self._glue)
+        step = TieredStep(model, caches, relay, drafting, batch, self._simulated)
+        if model.device.type == "cuda" and self.schedule and self.schedule.reads != "nothing":
+            step.prepare()
+        return step
 
     def speculation_report(self) -> dict[str, Any] | None:
         """Marked where acceptance is simulated."""
@@ -211,9 +229,8 @@ class GraphExecutor(StepExecutor):
                 request.length += len(tokens)
                 request.bonus = tokens[-1]
                 outputs[slot] = StepOutput(tuple(tokens), None, len(tokens) - 1, self.window - 1)
-        self._counts.add(
-            len(outputs) * self.window, (self.window,) * len(outputs), [len(out.tokens) for out in outputs.values()]
-        )
+        rows = flight.emitted.tokens.shape[1]
+        self._counts.add(len(outputs) * rows, (rows,) * len(outputs), [len(out.tokens) for out in outputs.values()])
         return outputs
 
     def _worst_case(self, prompt_tokens: int, max_new_tokens: int) -> int:

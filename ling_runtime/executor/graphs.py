@@ -20,6 +20,8 @@ from ling_runtime.ops.triton_relay import look_up
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from torch import Tensor
+
     from ling_runtime.executor.relay import Relay
     from ling_runtime.memory.caches import Caches
     from ling_runtime.model.ling import Ling
@@ -102,34 +104,45 @@ class VerifyStep(Recorded):
     """Greedy verification of `rows` rows for `batch` requests: `slots` says whose, `results` what came.
 
     `starts` and `hidden` are left for a proposer: where the window began, and its rows after the final norm.
-    `simulated` replaces acceptance by a mean accept length, to time steps of weights that nobody trained.
-    `fed`: what is looked up by slot is there before the step begins (`executor.refill`).
+    `simulated` replaces acceptance by a mean accept length, to time steps of weights that nobody trained. `capture`
+    names layers whose residual rows are left, too, side by side in `captured`. Steps that share `slots` are one
+    choice of how many rows to verify. `fed`: what is looked up by slot is there before the step begins
+    (`executor.refill`).
     """
 
     def __init__(
         self, model: Ling, caches: Caches, relay: Relay, *, batch: int, rows: int, simulated: float | None = None,
-        fed: bool = False,
+        capture: tuple[int, ...] = (), slots: Tensor | None = None, fed: bool = False,
     ) -> None:  # fmt: skip
         self._simulated, self._fed = simulated, fed
         self._model, self._relay, self._latent, self._rows = model, relay, caches.latent.rows, rows
         self._recurrent = DeviceRecurrent(caches.recurrent.pools, batch, rows)
-        self.slots = torch.zeros(batch, dtype=torch.int64, device=model.device)
+        self.slots = torch.zeros(batch, dtype=torch.int64, device=model.device) if slots is None else slots
         self.starts = torch.zeros_like(self.slots)
         self._verified = torch.zeros(batch, rows, dtype=torch.int64, device=model.device)
         self._table = torch.zeros(batch, relay.tables.shape[1], dtype=torch.int64, device=model.device)
         self.results = Results(torch.zeros_like(self._verified), torch.zeros_like(self.slots))
         self.hidden = torch.zeros(batch * rows, model.config.hidden_size, dtype=model.dtype, device=model.device)
+        self._capture, self.captured = capture, self.hidden.repeat(1, len(capture))
 
     @torch.inference_mode()
     def run(self) -> None:
         """One step, launch by launch."""
         self.look_up()
         pass_ = self.window_pass()
-        self.hidden.copy_(self._model(self._verified.flatten(), pass_))  # type: ignore[arg-type]
+        rows = self._model.rows(self._verified.flatten(), pass_, self._capture)  # type: ignore[arg-type]
+        self.hidden.copy_(rows.hidden)
+        if self._capture:
+            torch.cat(rows.captured, dim=1, out=self.captured)
         choices = self._model.greedy(self.hidden)
         relay = self._relay
         accept(pass_.window, self._verified, choices, relay.lengths, relay.tokens, self.results, self._simulated)
         commit(self._recurrent, pass_.window, self.results.accepted)
+
+    @property
+    def anchors(self) -> Tensor:
+        """[B] each window's first token, as last looked up."""
+        return self._verified[:, 0]
 
     def look_up(self) -> None:
         """What the slots hold now: where their windows start, the tokens to verify, their pages."""

@@ -6,6 +6,7 @@ length is scratch: the block's own rows are put there while it is computed, and 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -41,3 +42,14 @@ class DraftPool:
             return self.rows[first : first + count].flatten(0, 1)
         index = torch.tensor(pages, device=self.rows.device)
         return self.rows.index_select(0, index).flatten(0, 1)
+
+
+@dataclass(frozen=True)
+class DeviceBlock:
+    """`rows` consecutive positions of each of B requests from `starts` on, for operators that read the device."""
+
+    cache: Tensor  # [pages, PAGE, layers, width]
+    table: Tensor  # [B, most pages]
+    starts: Tensor  # [B]
+    rows: int
+    turns: Tensor  # [positions, w / 2] complex rotations

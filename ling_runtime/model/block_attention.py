@@ -14,6 +14,7 @@ import torch
 
 from ling_runtime.ops.activation import sigmoid
 from ling_runtime.ops.draft import pair_order, turn
+from ling_runtime.ops.draft_block import HeadNorms
 from ling_runtime.ops.linear import pad_rows, per_head
 from ling_runtime.ops.norm import normalise, rms_norm, widen
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ling_runtime.draft_config import DraftConfig
+    from ling_runtime.memory.draft import DeviceBlock
     from ling_runtime.model.packing import Packer
     from ling_runtime.ops.registry import Kernels
 
@@ -75,6 +77,13 @@ class MhaContext:
         self._in = torch.cat([torch.cat([_paired(w, "k_proj", config), w("v_proj.weight")]) for w in layers])
         order = _order(config)
         self._norm = torch.stack([w.wide("k_norm.weight")[order] for w in layers]).unsqueeze(1)
+        every = self._norm.expand(-1, self._heads, -1).contiguous()
+        self._norms = HeadNorms(weight=every, heads=0, groups=self._heads, eps=self._eps)
+        self._inject = kernels["draft_inject"]
+
+    def into_pages(self, fused: Tensor, block: DeviceBlock) -> None:
+        """Fused target rows [B T, D] into the cache at the block's positions."""
+        self._inject(self._linear(fused, self._in), block, self._norms)
 
     def __call__(self, fused: Tensor, turns: Tensor) -> Tensor:
         rows = self._linear(fused, self._in).unflatten(1, (self._norm.shape[0], 2 * self._heads, -1))
@@ -88,13 +97,21 @@ class MhaBlock:
         self._layer, self._eps, self._causal = layer, config.rms_norm_eps, config.is_causal
         self._heads, self._groups = config.num_attention_heads, config.num_key_value_heads
         self._linear, self._attend = kernels["linear"], kernels["draft_attention"]
+        self._attend_pages = kernels["draft_block"]
         self._in = torch.cat(
             [_paired(weights, "q_proj", config), _paired(weights, "k_proj", config), weights("v_proj.weight")]
         )
         order = _order(config)
         query, key = weights.wide("q_norm.weight")[order], weights.wide("k_norm.weight")[order]
         self._norm = torch.cat([query.expand(self._heads, -1), key.expand(self._groups, -1)])
+        self._norms = HeadNorms(weight=self._norm.unsqueeze(0), heads=self._heads, groups=self._groups, eps=self._eps)
         self._out, self._scale = weights("o_proj.weight"), config.head_dim**-0.5
+
+    def over_pages(self, x: Tensor, block: DeviceBlock) -> Tensor:
+        """As a call, for normed rows [B T, D] of a block whose lengths and pages are on the device."""
+        rows = self._linear(x, self._in)
+        out = self._attend_pages(rows, block, self._norms, self._layer, self._scale, self._causal)
+        return self._linear(out, self._out)  # type: ignore[no-any-return]
 
     def __call__(self, x: Tensor, block: Block) -> Tensor:
         turned = self._heads + self._groups

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ling_runtime.model.block_attention import Block, attention
+from ling_runtime.memory.draft import DeviceBlock
+from ling_runtime.model.block_attention import Block, MhaContext, attention
 from ling_runtime.model.markov import ConfidenceHead, markov_head
 from ling_runtime.model.mlp import DenseMlp
 from ling_runtime.model.packing import Packer
@@ -19,11 +20,12 @@ from ling_runtime.ops.draft import turn_table
 from ling_runtime.ops.linear import pad_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor
 
     from ling_runtime.draft_config import DraftConfig
+    from ling_runtime.model.block_attention import BlockAttention
     from ling_runtime.model.ling import Ling
 
 
@@ -75,16 +77,39 @@ class Dspark:
 
         `contexts` have room for the block's rows behind `starts`; what is there is overwritten.
         """
-        rows, kernels = self.rows(drafts), self._target.kernels
+        rows = self.rows(drafts)
         ids = anchors.new_full((len(starts), rows), self.config.mask_token_id)
         ids[:, 0] = anchors
         places = torch.tensor(starts, device=anchors.device)[:, None] + torch.arange(rows, device=anchors.device)
         turns = pad_rows(self._turns.index_select(0, places.flatten())).unsqueeze(1)
         block = Block(rows, starts, contexts, turns)
-        residual = self._target.embed(ids.flatten())
-        normed = kernels["rms_norm"](residual, self._first_norm, self._eps)
-        for attend, post_norm, mlp, next_norm in self._layers:
-            normed, residual = kernels["add_rms_norm"](attend(normed, block), residual, post_norm, self._eps)
-            normed, residual = kernels["add_rms_norm"](mlp(normed), residual, next_norm, self._eps)
+        normed = self._rows(self._target.embed(ids.flatten()), lambda attend, x: attend(x, block))
         hidden: Tensor = normed[: len(starts) * rows].unflatten(0, (len(starts), rows))
         return hidden[:, rows - drafts :]
+
+    def over_pages(self, anchors: Tensor, block: DeviceBlock, drafts: int) -> Tensor:
+        """As a call, for a block whose lengths and pages are on the device; nothing is read back."""
+        ids = anchors.new_full((len(anchors), block.rows), self.config.mask_token_id)
+        ids[:, 0] = anchors
+        residual = self._target.embedding.index_select(0, ids.flatten())
+        hidden = self._rows(residual, lambda attend, x: attend.over_pages(x, block))  # type: ignore[attr-defined]
+        return hidden.view(len(anchors), block.rows, -1)[:, block.rows - drafts :]
+
+    def into_pages(self, captured: Tensor, block: DeviceBlock) -> None:
+        """The target's rows at all captured layers side by side [B T, m D], into the cache at the block's positions."""
+        linear, norm = self._target.kernels["linear"], self._target.kernels["rms_norm"]
+        assert isinstance(self._context, MhaContext), "checked where graphs are asked for"
+        self._context.into_pages(norm(linear(captured, self._fuse), self._fused_norm, self._eps), block)
+
+    def device_block(self, cache: Tensor, table: Tensor, starts: Tensor, rows: int) -> DeviceBlock:
+        """`rows` positions of each request from `starts` [B] on, in the pages of `table`."""
+        return DeviceBlock(cache, table, starts, rows, self._turns)
+
+    def _rows(self, residual: Tensor, attended: Callable[[BlockAttention, Tensor], Tensor]) -> Tensor:
+        """Embedded rows [R, D] through all layers and the final norm."""
+        kernels = self._target.kernels
+        normed = kernels["rms_norm"](residual, self._first_norm, self._eps)
+        for attend, post_norm, mlp, next_norm in self._layers:
+            normed, residual = kernels["add_rms_norm"](attended(attend, normed), residual, post_norm, self._eps)
+            normed, residual = kernels["add_rms_norm"](mlp(normed), residual, next_norm, self._eps)
+        return normed  # type: ignore[no-any-return]

@@ -116,6 +116,10 @@ class Ling:
         """hidden [n, D] -> the best token of each row [n], without keeping logits."""
         return self.kernels["greedy_head"](hidden, self._head)  # type: ignore[no-any-return]
 
+    def row_logits(self, hidden: Tensor) -> Tensor:
+        """hidden [n, D] -> logits [n, V] in the rows' precision, for a choice that something is added to first."""
+        return self.kernels["linear"](hidden, self._head)  # type: ignore[no-any-return]
+
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [n, D] -> wide logits [n, V]; pads to tiles itself."""
         return self.kernels["lm_head"](pad_rows(hidden), self._head)[: hidden.shape[0]]  # type: ignore[no-any-return]

@@ -31,6 +31,9 @@ TABLE_BYTES = 1 << 26
 class MarkovHead(ABC):
     """The factors of the bias: `embedding` [V, r] of the previous token, `up` [V, r] back to the vocabulary."""
 
+    factors: tuple[Tensor, Tensor] | None = None
+    """(embedding, up) where the bias is their product for the previous token and depends on nothing else."""
+
     def __init__(self, weights: Packer, kernels: Kernels) -> None:
         self.embedding, self._up = weights("markov_w1.weight"), weights("markov_w2.weight")
         self._linear = kernels["linear"]
@@ -64,6 +67,7 @@ class VanillaHead(MarkovHead):
 
     def __init__(self, weights: Packer, kernels: Kernels) -> None:
         super().__init__(weights, kernels)
+        self.factors = (self.embedding, self._up)
         self._bias = self.by_token(self._up)
 
     def chain(self, hidden: Tensor) -> Chain:  # noqa: ARG002 - the other heads read it

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ling_runtime.ops import (
     dense,
     draft,
+    draft_block,
     head,
     kda,
     linear,
@@ -21,6 +22,7 @@ from ling_runtime.ops import (
 __all__ = [
     "dense",
     "draft",
+    "draft_block",
     "head",
     "kda",
     "linear",

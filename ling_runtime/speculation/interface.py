@@ -9,7 +9,7 @@ target's own choice.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,12 +36,20 @@ class Proposal:
     """[B, g] logits of each draft's acceptance given that of those before it, not calibrated."""
 
 
+Reads = Literal["nothing", "this", "earlier"]
+"""Which step's confidences decide how many rows are verified."""
+
+
 class Schedule(Protocol):
     """Decides how many rows of each request a step verifies."""
 
     @property
     def packed(self) -> bool:
         """Whether the other rows are left out of the computation."""
+
+    @property
+    def reads(self) -> Reads:
+        """An earlier step's confidences are there without waiting for the device."""
 
     @property
     def about(self) -> Mapping[str, Any]:

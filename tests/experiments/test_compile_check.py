@@ -25,6 +25,11 @@ EXPECTED = {
     "_commit",
     *("_wide", "_gates", "_count", "_plan", "_order", "_up", "_down"),
     *("_ready", "_couple", "_solve", "_walk_chunks", "_read_chunks", "_keep", "_expand", "_attend_prompt"),
+    "_place_heads",
+    "_split_block",
+    "_merge_block",
+    "_next",
+    "_last",
 }
 
 
@@ -34,7 +39,7 @@ EXPECTED = {
 def test_a_step_compiles_without_the_card(tmp_path: Path, capability: str) -> None:
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"TRITON_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-m", "experiments.compile_check", "--model-path", str(TINY), "--capability", capability]
-    command += ["--rows", "6", "--pdl", "early", "--context", "256"]
+    command += ["--rows", "6", "--pdl", "early", "--context", "256", "--draft-path", f"{TINY}_dspark_8"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=220)
     assert done.returncode == 0, done.stderr[-2000:]
     assert {line.split()[0] for line in done.stdout.splitlines()[:-1]} >= EXPECTED

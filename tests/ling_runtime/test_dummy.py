@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
 import ling_runtime
-from ling_runtime.config import ConfigError
+from ling_runtime.config import ConfigError, ModelConfig
+from ling_runtime.draft_config import DraftConfig
+from ling_runtime.draft_weights import draft_tensor_specs
 from ling_runtime.dummy import DummyTensors
 from ling_runtime.executor.build import ExecutorSettings, load_executor
+from ling_runtime.executor.draft import DraftSettings
 from ling_runtime.memory.caches import Caches
 from ling_runtime.memory.window import Window
 from ling_runtime.model.ling import Ling
 from ling_runtime.ops.registry import Kernels
+from ling_runtime.speculation.dspark.schedule import ScheduleSettings
 from ling_runtime.weights import tensor_specs
 from tests.ling_runtime.executor.driving import GREEDY
-
-if TYPE_CHECKING:
-    from ling_runtime.config import ModelConfig
 
 CPU = torch.device("cpu")
 SHIPPED = Path(ling_runtime.__file__).parent / "checkpoints/ling_tiny"
@@ -48,6 +48,41 @@ def test_a_checkpoint_without_weights_is_drawn(tmp_path: Path) -> None:
     assert found[0] == found[1]
     with pytest.raises(ConfigError):
         load_executor(str(tmp_path), ExecutorSettings(context_length=64))
+
+
+def test_a_draft_without_weights_is_drawn_beside_its_target(tmp_path: Path) -> None:
+    """Equal in every run, with the confidence head where it is asked for; there is nothing to plan by."""
+    target, draft = tmp_path / "target", tmp_path / "draft"
+    for path, shipped in ((target, SHIPPED), (draft, SHIPPED.parent / "ling_tiny_dspark_8")):
+        path.mkdir()
+        (path / "config.json").write_text((shipped / "config.json").read_text())
+    found = []
+    for confidence in (False, True, True):
+        settings = DraftSettings(path=str(draft), confidence=confidence)
+        executor = load_executor(str(target), ExecutorSettings(load_format="dummy", context_length=64, draft=settings))
+        slot = executor.admit([5, 6, 7], 8, GREEDY, logprobs=None, prompt_logprobs_from=None)
+        token = executor.prefill(slot).token
+        window = Window(slots=(slot,), starts=(3,), rows=9)
+        with torch.inference_mode():
+            proposal = executor._proposer.propose(window, torch.tensor([token]), [GREEDY])  # type: ignore[union-attr]
+        assert (proposal.confidence is not None) == confidence
+        found.append(proposal.drafts.tolist())
+    assert found[0] == found[1] == found[2]
+    planned = DraftSettings(path=str(draft), schedule=ScheduleSettings(mode="compact"))
+    with pytest.raises(ConfigError, match="verify mode compact, allowed: static"):
+        load_executor(str(target), ExecutorSettings(load_format="dummy", draft=planned))
+
+
+def test_the_drawn_draft_fits_the_drawn_target() -> None:
+    """One of four ranks: parameters of the published draft, where heads, columns and tokens are divided by four."""
+    target = ModelConfig.from_pretrained(SHIPPED.parent / "ling_3_flash_rank_shard")
+    draft = DraftConfig.from_pretrained(SHIPPED.parent / "ling_3_flash_rank_shard_dspark")
+    draft.check_target(target)
+    whole = replace(draft, num_attention_heads=32, num_key_value_heads=32, intermediate_size=6144, vocab_size=157184)
+    assert sum(spec.numel for spec in draft_tensor_specs(whole).values()) == 961_316_865 - 157184 * 2560
+    layer = 4 * 2560 * 1024 + 3 * 2560 * 1536 + 2 * 2560 + 2 * 128
+    rest = 5 * 2560 * 2560 + 2 * 2560 + 2 * 39296 * 256 + 2560 + 256 + 1
+    assert sum(spec.numel for spec in draft_tensor_specs(draft).values()) == 5 * layer + rest
 
 
 def test_many_layers_stay_finite_and_use_experts_evenly(small_config: ModelConfig) -> None:

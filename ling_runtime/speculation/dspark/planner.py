@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from itertools import accumulate
 from operator import mul
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from ling_runtime.speculation.dspark.times import Times
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ling_runtime.speculation.dspark.cost import CostTable
+    from ling_runtime.speculation.interface import Reads
 
     Survival = Sequence[Sequence[float]]
     """By request and draft: the probability that this draft and all before it are accepted."""
@@ -37,6 +38,8 @@ Scheduler = Literal["causal", "global"]
 
 
 class Planner(Protocol):
+    reads: ClassVar[Reads]
+
     def lengths(self, slots: Sequence[int], confidence: Sequence[Sequence[float]]) -> tuple[int, ...]:
         """Rows of each request, 1..g + 1, from this step's calibrated confidences [B][g]."""
 
@@ -52,6 +55,8 @@ def planner_for(scheduler: Scheduler, cost: CostTable) -> Planner:
 
 
 class VerifyAll:
+    reads: ClassVar[Reads] = "nothing"
+
     def lengths(self, slots: Sequence[int], confidence: Sequence[Sequence[float]]) -> tuple[int, ...]:  # noqa: ARG002
         return tuple(len(row) + 1 for row in confidence)
 
@@ -60,6 +65,8 @@ class VerifyAll:
 
 
 class CausalPlanner:
+    reads: ClassVar[Reads] = "this"
+
     def __init__(self, cost: CostTable) -> None:
         self._times = Times(cost)
 
@@ -74,6 +81,8 @@ class CausalPlanner:
 
 class GlobalPlanner:
     """Counts on what each slot's request was confident of in its last step; on everything where it had none."""
+
+    reads: ClassVar[Reads] = "earlier"
 
     def __init__(self, cost: CostTable) -> None:
         self._times = Times(cost)

@@ -37,6 +37,15 @@ class DsparkProposer:
         self._target, self._draft, self._pool, self._greedy = target, draft, pool, greedy
         self._choose = target.kernels["draft_choice"]
 
+    @property
+    def draft(self) -> Dspark:
+        return self._draft
+
+    @property
+    def cache(self) -> Tensor:
+        """[pages, PAGE, layers, width] of the draft's cache."""
+        return self._pool.rows
+
     def propose(self, window: Window, anchors: Tensor, sampling: Sequence[RowSampling]) -> Proposal:
         rows = self._draft.rows(self.steps)
         contexts = [

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ling_runtime.speculation.dspark.planner import Planner, Scheduler
+    from ling_runtime.speculation.interface import Reads
 
 Mode = Literal["static", "cap-accept", "compact"]
 
@@ -44,6 +45,10 @@ class Planned:
     planner: Planner
     packed: bool
     about: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def reads(self) -> Reads:
+        return self.planner.reads
 
     def lengths(self, slots: Sequence[int], confidence: Tensor) -> tuple[int, ...]:
         return self.planner.lengths(slots, confidences(confidence, self.temperatures).tolist())

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ling_runtime.config import ModelConfig
     from ling_runtime.memory.caches import Pass
 
-OF_A_BLOCK = {"draft_attention"}
+OF_A_BLOCK = {"draft_attention", "draft_block", "draft_chain", "draft_inject"}
 """Sees all rows of its block at once, request by request: test_dspark_step.py holds it to its neighbours."""
 
 OF_A_PROMPT = {f"prompt_{name}" for name in ("linear", "router", "moe", "kda", "mla")}
@@ -131,6 +131,13 @@ def cases(config: ModelConfig, dtype: torch.dtype = torch.float32) -> dict[str, 
             hidden,
             lambda op, x, _: torch.cat(op(pad_rows(x), pad_rows(x.sin()), norm, 1e-6, len(x), moe, Kernels()), dim=-1),
         ),
+        "moe_block": Case(
+            hidden,
+            lambda op, x, _: torch.cat(
+                op(pad_rows(x), pad_rows(x.sin()), norm, norm, 1e-6, len(x), moe, Kernels()), dim=-1
+            ),
+        ),
+        "dense_mlp": Case(hidden, lambda op, x, _: op(pad_rows(x), gate_up[1], down[1], 0.4, Kernels())),
         "greedy_head": Case(hidden, lambda op, x, _: op(x, weight)),
         "draft_choice": Case(hidden, lambda op, x, _: op(x, x.sin(), dtype, None)[0]),
         "lm_head": Case(hidden, lambda op, x, _: op(pad_rows(x), weight)),

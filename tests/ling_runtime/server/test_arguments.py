@@ -108,8 +108,13 @@ def test_acceptance_is_simulated_as_sglang_is_told_to(caplog: pytest.LogCaptureF
     for wrong in ("4.5", "0", "many"):
         with pytest.raises(ConfigError, match=f"SGLANG_SIMULATE_ACC_LEN={wrong}: allowed: 1 to 4"):
             parsed(chain, {"SGLANG_SIMULATE_ACC_LEN": wrong})
-    with pytest.raises(ConfigError, match="unless --speculative-algorithm is NEXTN"):
+    with pytest.raises(ConfigError, match="unless --speculative-algorithm is given"):
         parsed("", {"SGLANG_SIMULATE_ACC_LEN": "2"})
+    assert parsed(BLOCK, {"SGLANG_SIMULATE_ACC_LEN": "6.5"}).simulated_accept_length == 6.5
+    with pytest.raises(ConfigError, match="SGLANG_SIMULATE_ACC_LEN=0: allowed: 1 to the rows that a step verifies"):
+        parsed(BLOCK, {"SGLANG_SIMULATE_ACC_LEN": "0"})
+    with pytest.raises(ConfigError, match=r"verify mode compact plans .* allowed: static"):
+        parsed(BLOCK + "--speculative-dspark-verify-mode compact", {"SGLANG_SIMULATE_ACC_LEN": "2"})
 
 
 def test_static_verification_says_that_it_schedules_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import pytest
 import torch
 
@@ -9,6 +11,11 @@ from ling_runtime.arguments import own_prefill, parse
 from ling_runtime.config import ConfigError
 from ling_runtime.executor.switches import DEFAULT, Switches
 from ling_runtime.server import load, prompt_variants, rearranged, replayed
+
+if TYPE_CHECKING:
+    from tests.ling_runtime.conftest import WriteDraft
+
+MLA = {"kv_lora_rank": 24, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 12}
 
 
 def asked(text: str) -> bool:
@@ -20,10 +27,27 @@ def test_a_cpu_and_the_flag_mean_eager_steps() -> None:
     assert not asked("--device cuda --disable-cuda-graph")
 
 
-def test_dspark_is_eager_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    block = "--speculative-algorithm DSPARK --speculative-draft-model-path elsewhere"
-    assert not asked(f"--device cuda {block}")
-    assert "no graphs for DSPARK yet" in caplog.text
+@pytest.mark.parametrize(
+    ("draft", "flags", "obstacle"),
+    [
+        ({}, "--speculative-dspark-verify-mode cap-accept", "cap-accept computes every row"),
+        ({"attention_type": "mla", **MLA}, "", "attention_type=mha, and this one's is mla"),
+    ],
+)
+def test_dspark_that_graphs_do_not_hold_is_eager_and_says_so(
+    write_draft: WriteDraft, caplog: pytest.LogCaptureFixture, draft: dict[str, Any], flags: str, obstacle: str
+) -> None:
+    block = f"--speculative-algorithm DSPARK --speculative-draft-model-path {write_draft(**draft)}"
+    assert not asked(f"--device cuda {block} {flags}")
+    assert obstacle in caplog.text
+
+
+def test_dspark_is_replayed_where_there_is_a_device(write_draft: WriteDraft, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    block = f"--speculative-algorithm DSPARK --speculative-draft-model-path {write_draft()} --device cuda"
+    assert asked(block)
+    assert not asked(f"{block} --disable-cuda-graph")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="only a machine without a card lacks one")
