@@ -21,6 +21,7 @@ from experiments.step_subject import ROOM, Bench, Setting, captured, nextn
 from ling_runtime.executor.glue import Glue
 from ling_runtime.executor.graph_step import GreedyStep
 from ling_runtime.executor.relay import Relay
+from ling_runtime.ops.triton_launch import pdl
 from ling_runtime.speculation.nextn import NextnProposer
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ class Driven:
         bench.reset()
         bench.kernels.select(setting.selection)
         self.relay = Relay(2, drafts=DRAFTS, longest=bench.context + ROOM, device=bench.device)
-        self._bench = bench
+        self._bench, self._mode = bench, setting.pdl
         proposer = NextnProposer(bench.model, bench.nextn, bench.caches, steps=DRAFTS, slots=2)
         self._step = GreedyStep(
             bench.model, bench.caches, self.relay, proposer, 1, ACCEPT, setting.switches, Glue()
@@ -129,7 +130,8 @@ class Driven:
         self._bench.caches.recurrent.pools.walked.fill_(-1)
 
     def __call__(self) -> Emitted:
-        return self._step([self._bench.slot])
+        with pdl(self._mode):
+            return self._step([self._bench.slot])
 
     def queue(self) -> None:
         self()
