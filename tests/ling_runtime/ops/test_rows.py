@@ -128,6 +128,13 @@ def cases(config: ModelConfig, dtype: torch.dtype = torch.float32) -> dict[str, 
             hidden,
             lambda op, x, _: torch.cat(op(pad_rows(x), pad_rows(x.sin()), norm, 1e-6, len(x), moe, Kernels()), dim=-1),
         ),
+        "moe_block": Case(
+            hidden,
+            lambda op, x, _: torch.cat(
+                op(pad_rows(x), pad_rows(x.sin()), norm, norm, 1e-6, len(x), moe, Kernels()), dim=-1
+            ),
+        ),
+        "dense_mlp": Case(hidden, lambda op, x, _: op(pad_rows(x), gate_up[1], down[1], 0.4, Kernels())),
         "greedy_head": Case(hidden, lambda op, x, _: op(x, weight)),
         "draft_choice": Case(hidden, lambda op, x, _: op(x, x.sin(), dtype, None)[0]),
         "lm_head": Case(hidden, lambda op, x, _: op(pad_rows(x), weight)),
