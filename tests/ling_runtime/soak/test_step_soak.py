@@ -32,7 +32,7 @@ def small(config: ModelConfig, **settings: Any) -> StepExecutor:
 
 
 def test_an_eager_executor_loses_nothing(small_config: ModelConfig) -> None:
-    report = soak(small(small_config), steps=40, readings=2, most=3, limits=NEVER_SLOW)
+    report = soak(small(small_config), steps=60, readings=2, most=3, limits=NEVER_SLOW)
     assert report["problems"] == []
     assert report["requests"]["ended"] > 3
     assert report["requests"]["sampled"] > 0
