@@ -68,7 +68,7 @@ class MoeMlp:
         rows, kernels = pass_.window.real_rows, self._kernels
         if not pass_.window.prompt:
             return self._run(x, residual, entry, norm, self._eps, rows, self._weights, kernels)  # type: ignore[no-any-return]
-        normed, residual = kernels["add_norm"](x, residual, entry, self._eps)
+        normed, residual = kernels["add_rms_norm"](x, residual, entry, self._eps)
         return kernels["prompt_moe"](normed, residual, norm, self._eps, rows, self._weights, kernels)  # type: ignore[no-any-return]
 
 
