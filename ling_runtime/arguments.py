@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ling_runtime.speculation.dspark.schedule import Mode
 
 
-Prefill = Literal["auto", "triton", "reference"]
+Prefill = Literal["reference", "triton"]
 
 LONG_CHUNK = 8192
 """A part of a prompt reads every expert's weights, so on a device few parts are what a prompt's time is made of."""
@@ -47,9 +47,8 @@ class ServerConfig:
     max_running_requests: int = 8
     chunked_prefill_size: int = 512
     """Prompt tokens computed between two decode steps; -1: whole prompts. LONG_CHUNK where prompts have own kernels."""
-    prefill_kernels: Prefill = "auto"
-    """What computes prompts: their own Triton kernels, or the operators of short windows; auto: Triton's in bf16 on a
-    CUDA device."""
+    prefill_kernels: Prefill = "reference"
+    """What computes prompts: the operators of short windows, or Triton kernels of their own."""
     random_seed: int = 0
     """Seeds the seeds of requests that bring none."""
     dtype: str = "float32"
@@ -136,16 +135,11 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] | None = None
     values.setdefault("tokenizer_path", values["model_path"])
     values.setdefault("served_model_name", values["model_path"])
     values.setdefault("random_seed", random.SystemRandom().getrandbits(30))
-    if own_prefill(values.get("prefill_kernels", "auto"), values.get("device"), values.get("dtype")):
+    if values.get("prefill_kernels") == "triton":
         values.setdefault("chunked_prefill_size", LONG_CHUNK)
     return ServerConfig(
         **values | speculative_flags.resolved(values, os.environ if environment is None else environment)
     )
-
-
-def own_prefill(asked: Prefill, device: str | None, dtype: str | None) -> bool:
-    """Whether prompts go through kernels of their own."""
-    return asked == "triton" or (asked == "auto" and device == "cuda" and dtype == "bfloat16")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -173,7 +167,7 @@ def _parser() -> _Parser:
     add("--context-length", type=int, metavar="N", help="default: the checkpoint's")
     add("--max-running-requests", type=int, metavar="N")
     add("--chunked-prefill-size", type=int, metavar="N", help="prompt tokens between two decode steps; -1: all")
-    add("--prefill-kernels", choices=get_args(Prefill), help="what computes prompts; auto: triton in bf16 on cuda")
+    add("--prefill-kernels", choices=get_args(Prefill), help="what computes prompts")
     add("--random-seed", type=int, metavar="N", help="seeds requests that bring no sampling_seed")
     add("--dtype", choices=("float32", "bfloat16"))
     add("--device", choices=("cpu", "cuda"))

@@ -21,7 +21,7 @@ import uvicorn
 from ling_runtime import host, speculative_flags
 from ling_runtime.api.app import create_app
 from ling_runtime.api.service import Service
-from ling_runtime.arguments import ServerConfig, own_prefill, parse
+from ling_runtime.arguments import ServerConfig, parse
 from ling_runtime.config import ConfigError, ModelConfig
 from ling_runtime.engine import Engine
 from ling_runtime.executor.switches import Switches
@@ -129,15 +129,13 @@ def replayed(config: ServerConfig) -> bool:
 
 def prompt_variants(config: ServerConfig) -> dict[str, str]:
     """What computes prompts, where it is not the operators of windows."""
-    if not own_prefill(config.prefill_kernels, config.device, config.dtype):
+    if config.prefill_kernels == "reference":
         return {}
     from ling_runtime.ops.prompt import PROMPT_VARIANTS  # noqa: PLC0415 - it imports torch
     from ling_runtime.ops.triton_variants import usable  # noqa: PLC0415
 
     if not usable():
-        raise ConfigError(
-            "prompts by Triton's kernels need Triton and a CUDA device: or give --prefill-kernels reference"
-        )
+        raise ConfigError("--prefill-kernels triton: needs Triton and a CUDA device; allowed here: reference")
     return PROMPT_VARIANTS
 
 

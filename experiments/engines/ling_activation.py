@@ -33,6 +33,8 @@ ARTIFACTS = {"sts_path": "sts", "cost_table_path": "cost_table"}
 IN_USE = "in use"
 COUNTED = "counted"
 GRAPHS, EAGER = "graphs", "eager"
+REPLAY = ("overlap", "seq_lens_pin", "pdl", "fused_verify_extend", "extend_graph", "glue_graph", "result_ring")
+"""How replayed steps run, by its names under `executor` in /server_info."""
 FIELDS = {f"--{one.name.replace('_', '-')}": one.name for one in fields(ServerConfig)}
 IDLE = {*SWITCHES, *VALUES, *ONLY}
 """Flags that the server takes and does nothing by."""
@@ -130,11 +132,18 @@ def _path(cell: CellSpec) -> dict[str, Any]:
     given = asked_flags(cell)
     if "--disable-cuda-graph" in given:
         return {"engine.decode": EAGER}
-    switches = {"engine.seq_lens_pin": "--seq-lens-pin" in given, "engine.pdl": given.get("--pdl")}
-    switches = {name: value for name, value in switches.items() if value is not None}
-    if cell.speculation.algorithm == "dspark":  # the server says in its log where it has no graphs for a block
-        return {}
-    return {"engine.decode": GRAPHS, "engine.overlap": "--disable-overlap-schedule" not in given, **switches}
+    if cell.speculation.verify_mode == "cap-accept":  # computes every row to try a plan out
+        return {"engine.decode": EAGER}
+    switches = {
+        "engine.overlap": "--disable-overlap-schedule" not in given,
+        "engine.seq_lens_pin": "--seq-lens-pin" in given,
+        "engine.pdl": given.get("--pdl"),
+        "engine.fused_verify_extend": "--fused-verify-extend" in given,
+        "engine.extend_graph": "--disable-draft-extend-cuda-graph" not in given,
+        "engine.glue_graph": given.get("--glue-graph"),
+        "engine.result_ring": "--result-ring" in given,
+    }
+    return {"engine.decode": GRAPHS, **{name: value for name, value in switches.items() if value is not None}}
 
 
 def _ran(decode: Mapping[str, Any]) -> dict[str, Any]:
@@ -142,7 +151,7 @@ def _ran(decode: Mapping[str, Any]) -> dict[str, Any]:
     path = decode.get("path")
     if path == GRAPHS and not decode.get("replayed"):
         path = f"{GRAPHS}, none replayed"
-    switches = {f"engine.{name}": decode.get(name) for name in ("overlap", "seq_lens_pin", "pdl")}
+    switches = {f"engine.{name}": decode.get(name) for name in REPLAY}
     return {"engine.decode": path, "engine.num_threads": decode.get("threads"), **switches}
 
 

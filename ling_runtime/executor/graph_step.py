@@ -183,9 +183,23 @@ class GraphExecutor(StepExecutor):
 
     def executor_report(self) -> dict[str, Any]:
         """How steps ran since the last reset, and what the host had to spare beside those that were replayed."""
-        switches = {"overlap": self._overlap, "seq_lens_pin": self._pinned, "pdl": self._pdl}
+        switches = {
+            "overlap": self._overlap,
+            "seq_lens_pin": self._pinned,
+            "pdl": self._pdl,
+            "fused_verify_extend": self._switches.fused_verify_extend,
+            "extend_graph": self._switches.extend_graph,
+            "glue_graph": self._refilled(),
+            "result_ring": self._switches.result_ring,
+        }
         counted = {"replayed": self._replayed, "eager": self._eager_steps, "slack": self._slack.report()}
         return super().executor_report() | {"path": "graphs", **switches, **counted}
+
+    def _refilled(self) -> str:
+        """How what a step looks up by slot came to be there; a glue graph that could not be recorded is none."""
+        if self._switches.glue_graph is None:
+            return "inside"
+        return "on" if self._switches.glue_graph and self._glue.replays and not self._glue.disabled else "off"
 
     def reset_counters(self) -> None:
         super().reset_counters()

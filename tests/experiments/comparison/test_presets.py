@@ -86,6 +86,9 @@ def test_switches_of_a_card_are_put_on_one_by_one(go: Callable[..., Venture]) ->
     assert all("--device cuda" in line and "--load-format dummy" in line for line in lines.values())
     assert [name for name, line in lines.items() if "--disable-overlap-schedule" not in line] == ["run-ahead"]
     assert [name for name, line in lines.items() if "--pdl off" not in line] == ["pdl"]
+    assert [name for name, line in lines.items() if "--glue-graph on" in line] == ["glue-graph"]
+    extended = [name for name, line in lines.items() if "--disable-draft-extend-cuda-graph" not in line]
+    assert extended == ["extend-graph"]
     assert [name for name, line in lines.items() if "--engine-core 1" in line] == ["engine-core"]
 
 

@@ -24,7 +24,18 @@ if TYPE_CHECKING:
 
 ON_CARD = EngineSpec(device="cuda", dtype="bfloat16")
 LENGTH = "SGLANG_SIMULATE_ACC_LEN"
-DECODE = {"path": "graphs", "replayed": 9, "overlap": True, "seq_lens_pin": False, "pdl": "early", "threads": 1}
+DECODE = {
+    "path": "graphs",
+    "replayed": 9,
+    "overlap": True,
+    "seq_lens_pin": False,
+    "pdl": "early",
+    "threads": 1,
+    "fused_verify_extend": False,
+    "extend_graph": True,
+    "glue_graph": "inside",
+    "result_ring": False,
+}
 INFO: dict[str, Any] = {
     "dtype": "bfloat16",
     "executor": DECODE,
@@ -160,6 +171,14 @@ def test_steps_of_a_card_must_have_been_replayed_ahead_of_the_host(cell: CellSpe
     [
         ({"disable_overlap_schedule": ""}, {"disable_overlap_schedule": True}, "engine.overlap=False"),
         ({"pdl": "late"}, {"pdl": "late"}, "engine.pdl=late"),
+        ({"fused_verify_extend": ""}, {"fused_verify_extend": True}, "engine.fused_verify_extend=True"),
+        (
+            {"disable_draft_extend_cuda_graph": ""},
+            {"disable_draft_extend_cuda_graph": True},
+            "engine.extend_graph=False",
+        ),
+        ({"glue_graph": "on"}, {"glue_graph": "on"}, "engine.glue_graph=on"),
+        ({"result_ring": ""}, {"result_ring": True}, "engine.result_ring=True"),
         ({"disable_cuda_graph": ""}, {"disable_cuda_graph": True}, "engine.decode=eager"),
         ({"engine_core": "3"}, {"engine_core": 3, "host": {"engine_cores": [0, 1]}}, "host.engine_cores=[3]"),
         (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from ling_runtime.arguments import own_prefill, parse
+from ling_runtime.arguments import parse
 from ling_runtime.config import ConfigError
 from ling_runtime.executor.switches import DEFAULT, Switches
 from ling_runtime.server import load, prompt_variants, rearranged, replayed
@@ -60,23 +60,25 @@ def test_a_missing_device_is_an_error_that_names_the_way_out() -> None:
     ("flags", "own", "chunk"),
     [
         ("", False, 512),
-        ("--dtype bfloat16", False, 512),
-        ("--device cuda", False, 512),
-        ("--device cuda --dtype bfloat16", True, 8192),
-        ("--device cuda --dtype bfloat16 --chunked-prefill-size 256", True, 256),
-        ("--device cuda --dtype bfloat16 --prefill-kernels reference", False, 512),
+        ("--device cuda --dtype bfloat16", False, 512),
+        ("--device cuda --prefill-kernels reference", False, 512),
         ("--device cuda --prefill-kernels triton", True, 8192),
+        ("--device cuda --prefill-kernels triton --chunked-prefill-size 256", True, 256),
     ],
 )
-def test_prompts_have_kernels_of_their_own_in_bf16_on_a_card_and_where_asked(flags: str, own: bool, chunk: int) -> None:
+def test_prompts_have_kernels_of_their_own_where_asked_and_longer_parts_then(
+    flags: str, own: bool, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("triton")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
     config = parse(["--model-path", "somewhere", *flags.split()])
-    assert own_prefill(config.prefill_kernels, config.device, config.dtype) == own
+    assert bool(prompt_variants(config)) == own
     assert config.chunked_prefill_size == chunk
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="only a machine without a card lacks one")
 def test_kernels_for_prompts_that_cannot_run_are_an_error_that_names_the_way_out() -> None:
-    with pytest.raises(ConfigError, match="--prefill-kernels reference"):
+    with pytest.raises(ConfigError, match="--prefill-kernels triton: needs"):
         prompt_variants(parse(["--model-path", "somewhere", "--prefill-kernels", "triton"]))
     assert not prompt_variants(parse(["--model-path", "somewhere"]))
 
