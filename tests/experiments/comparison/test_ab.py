@@ -9,6 +9,7 @@ import pytest
 from simulated import QUIET, REQUESTS, Servers
 
 from analysis.ab import compare
+from experiments.activation import Activation
 from experiments.comparison import ab, figures
 from experiments.comparison.arms import Room
 from experiments.comparison.ledger import percent
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from experiments.comparison.decision import Question
     from experiments.spec import CellSpec
 
-WORKING = {arm: {"ok": True, "reason": None} for arm in ("baseline", "candidate")}
+ASKED = {"kernels.router": "bf16"}
+WORKING = {arm: Activation(ASKED, ASKED) for arm in ("baseline", "candidate")}
 PASSED = {name: {"status": "pass", "required": True, "reason": "", "evidence": {}} for name in GATES}
 FLOOR = 0.01
 
@@ -72,11 +74,11 @@ def test_a_gate_without_a_result_lets_nothing_be_kept(asked: Callable[..., Quest
 
 def test_an_arm_that_was_not_what_it_should_be_makes_the_comparison_invalid(asked: Callable[..., Question]) -> None:
     found = timed(-math.log(1.1))
-    broken = WORKING | {"candidate": {"ok": False, "reason": "kernels.router=bf16 was asked for; active: None"}}
+    broken = WORKING | {"candidate": Activation(ASKED, {})}
     faults = [*ab.faults(SimpleNamespace(activation=broken), found.answers)]  # type: ignore[arg-type]
     verdict = ab.judged(asked(), {"gates": PASSED, "flags": []}, faults, result(found))
     assert (verdict.status, verdict.verdict, verdict.rule) == ("invalid", None, "inactive")
-    assert "candidate: kernels.router" in verdict.reason
+    assert "candidate: kernels.router=bf16 was asked for; active: None" in verdict.reason
     assert [*ab.faults(SimpleNamespace(activation=WORKING), found.answers)] == []  # type: ignore[arg-type]
 
 
