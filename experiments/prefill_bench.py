@@ -18,6 +18,7 @@ from pathlib import Path
 
 import torch
 
+from experiments import card
 from experiments.prefill_floor import KERNELS, REST, work
 from experiments.prefill_table import Family, Line, table
 from experiments.step_bench import SHARD, shortened
@@ -136,6 +137,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     options = arguments()
+    card.required()
     bandwidth = copy_bandwidth()
     config = shortened(ModelConfig.from_pretrained(options.model_path), options.layers)
     subject = Subject(config, rows=options.prompt, seed=options.seed, draft=not options.no_draft)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.functional import linear
 
+from experiments import card
 from ling_runtime.memory.latent import PAGE, LatentPool, LatentView
 from ling_runtime.memory.window import Window
 from ling_runtime.ops.mla import MlaWeights
@@ -157,6 +158,7 @@ def main() -> None:
     parser.add_argument("--warm", metavar="I/N", help="only compile every N-th case from I")
     parser.add_argument("--rows", type=int, default=8192)
     options = parser.parse_args()
+    card.required()
     makers = (attention_cases, linear_cases, expert_cases, walk_cases)
     cases = [case for make in makers for case in make(options.rows)]
     if options.warm:

@@ -35,6 +35,8 @@ WRITERS = {"write_text", "write_bytes", "dump"}
 FILES = {
     "experiments/step_bench.py": "times of kernels, on a machine with a GPU and nothing else",
     "experiments/loop_bench.py": "as above",
+    "experiments/ablation.py": "as above",
+    "experiments/prefill_bench.py": "as above",
     "experiments/supervisor.py": "masks by itself, for it outlives the driver",
     "experiments/process.py": "what Python says when a supervisor does not start",
     "experiments/clients/recorded_serving.py": "into a pipe of the supervisor",
@@ -100,7 +102,8 @@ def test_every_program_guards_its_terminal() -> None:
     ours = {str(path.relative_to(ROOT)) for path in programs if "terminal.guard()" not in path.read_text()}
     ours = {place for place in ours if not place.startswith(("ling_runtime/", "tests/"))}
     children = {"experiments/supervisor.py", "experiments/clients/recorded_serving.py"}
-    kernels = {f"experiments/{name}.py" for name in ("step_bench", "loop_bench", "tile_sweep", "compile_check")}
+    benches = ("step_bench", "loop_bench", "prefill_bench", "tile_sweep", "prefill_sweep", "compile_check")
+    kernels = {f"experiments/{name}.py" for name in benches}
     assert ours == children | kernels | {"gates/hardware.py"}
 
 

@@ -162,7 +162,9 @@ def test_09_rounding_variant_declared_preserved_is_a_configuration_error():
 
 def test_10_kernel_variant_that_never_ran_is_invalid():
     spec = cell(kernels={"kda_verify": "fused"})
-    server = {"dtype": "float32", "kernels": [{"operator": "kda_verify", "variant": "fused", "calls": 0}]}
+    executor = {"path": "eager", "threads": spec.engine.num_threads}
+    kernels = [{"operator": "kda_verify", "variant": "fused", "calls": 0}]
+    server = {"dtype": "float32", "kernels": kernels, "executor": executor}
     faults = list(activation_faults(activation.expected(spec), activation.observed(spec, server)))
     assert [fault.reason for fault in faults] == ["kernels.kda_verify=fused was asked for; active: fused, never called"]
     decision = decide(change("bitwise"), results(), faults=faults)
