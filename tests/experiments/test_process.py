@@ -50,7 +50,9 @@ def wait_for(text: str, log: Path) -> None:
 
 def test_output_environment_and_cores_reach_the_child(tmp_path: Path) -> None:
     core = min(os.sched_getaffinity(0))
-    code = "import os, sys; print(os.environ['A'], os.sched_getaffinity(0)); print('error', file=sys.stderr)"
+    code = (
+        "import os, sys; print(os.environ['A'], os.sched_getaffinity(0), flush=True); print('error', file=sys.stderr)"
+    )
     with Supervised.start(python(code, A="x y"), log=tmp_path / "log", cores=[core]) as child:
         assert child.wait(10.0) == 0
     assert (tmp_path / "log").read_text() == f"x y {{{core}}}\nerror\n"
