@@ -32,7 +32,7 @@ from ling_runtime.weights import initialise
 if TYPE_CHECKING:
     from ling_runtime.config import ModelConfig
 
-pytestmark = pytest.mark.usefixtures("interpreter")
+pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("interpreter")]
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
 DTYPES = [torch.float32, torch.bfloat16]
 CHOSEN = Kernels(PROMPT_VARIANTS)

@@ -41,7 +41,7 @@ from tests.ling_runtime.ops.test_triton import (
     two_layers,  # noqa: F401 - a fixture
 )
 
-pytestmark = pytest.mark.usefixtures("interpreter")
+pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("interpreter")]
 ROUTED = {"router": "triton"}
 ON_A_CARD = DEVICE.type == "cuda"
 
