@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-pytestmark = pytest.mark.usefixtures("interpreter")
+pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("interpreter")]
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
 DTYPES = [torch.float32, torch.bfloat16]
 ON_CPU_SLOW = pytest.mark.slow if not torch.cuda.is_available() else pytest.mark.gpu
