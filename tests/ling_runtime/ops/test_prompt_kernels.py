@@ -20,7 +20,7 @@ from ling_runtime.ops.moe_layer import MoeWeights, moe_layer
 from ling_runtime.ops.prompt import PROMPT_CHUNK, PROMPT_VARIANTS
 from ling_runtime.ops.registry import Kernels
 from ling_runtime.ops.rope import rope_table
-from ling_runtime.ops.router import RouterWeights, route
+from ling_runtime.ops.router import route
 from ling_runtime.ops.triton_prompt_chunks import prepare, walk
 from ling_runtime.ops.triton_prompt_kda import Ready
 from ling_runtime.ops.triton_prompt_linear import WideTiles, linear_prompt
@@ -28,25 +28,13 @@ from ling_runtime.ops.triton_prompt_moe import experts_of, moe_prompt
 from ling_runtime.ops.triton_prompt_router import route_prompt
 from ling_runtime.ops.triton_prompt_sort import sort_pairs
 from ling_runtime.weights import initialise
+from tests.ling_runtime.ops.held import DTYPES, close, draw, router_weights
 
 if TYPE_CHECKING:
     from ling_runtime.config import ModelConfig
 
 pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("interpreter")]
-TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
-DTYPES = [torch.float32, torch.bfloat16]
 CHOSEN = Kernels(PROMPT_VARIANTS)
-
-
-def draw(*shape: int, dtype: torch.dtype = torch.float32, scale: float = 1.0) -> torch.Tensor:
-    noise = torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
-    return (scale * noise).to(DEVICE, dtype)
-
-
-def close(got: torch.Tensor, want: torch.Tensor, dtype: torch.dtype) -> None:
-    assert got.shape == want.shape
-    error, size = (got.double() - want.double()).norm(), want.double().norm()
-    assert error <= TOLERANCE[dtype] * size, float(error / size)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -54,13 +42,6 @@ def close(got: torch.Tensor, want: torch.Tensor, dtype: torch.dtype) -> None:
 def test_wide_products(dtype: torch.dtype, rows: int, outputs: int, inner: int) -> None:
     x, weight = draw(rows, inner, dtype=dtype), draw(outputs, inner, dtype=dtype, scale=inner**-0.5)
     close(linear_prompt(x, weight, CHOSEN, WideTiles(64, 32, 32, 4, 2)), linear(x, weight), dtype)
-
-
-def router_weights(experts: int = 16, hidden: int = 64) -> RouterWeights:
-    bias = 0.1 * draw(experts)
-    return RouterWeights(
-        gate=draw(experts, hidden, scale=hidden**-0.5), bias=bias, groups=4, kept_groups=2, experts_per_row=3, scale=2.5
-    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -19,30 +19,16 @@ from ling_runtime.ops.moe_layer import MoeWeights, moe_layer
 from ling_runtime.ops.norm import add_rms_norm, rms_norm
 from ling_runtime.ops.registry import Kernels
 from ling_runtime.ops.rope import rope_table
-from ling_runtime.ops.router import RouterWeights, route
+from ling_runtime.ops.router import route
 from ling_runtime.ops.triton_head import greedy_triton
 from ling_runtime.ops.triton_linear import Tiles, linear_triton
 from ling_runtime.ops.triton_moe_layer import moe_triton
 from ling_runtime.ops.triton_norm import add_rms_norm_triton, rms_norm_triton
 from ling_runtime.ops.triton_router import route_triton
 from ling_runtime.weights import initialise
+from tests.ling_runtime.ops.held import DTYPES, ON_CPU_SLOW, close, draw, router_weights
 
-TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
 pytestmark = pytest.mark.usefixtures("interpreter")
-ON_CPU_SLOW = pytest.mark.slow if not torch.cuda.is_available() else pytest.mark.gpu
-"""The interpreter runs programs one after the other."""
-DTYPES = [torch.float32, torch.bfloat16]
-
-
-def draw(*shape: int, dtype: torch.dtype = torch.float32, scale: float = 1.0) -> torch.Tensor:
-    noise = torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
-    return (scale * noise).to(DEVICE, dtype)
-
-
-def close(got: torch.Tensor, want: torch.Tensor, dtype: torch.dtype) -> None:
-    assert got.shape == want.shape
-    error = (got.double() - want.double()).norm() / want.double().norm()
-    assert error <= TOLERANCE[dtype], float(error)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -60,13 +46,6 @@ def test_norms(dtype: torch.dtype) -> None:
         add_rms_norm_triton(x, residual, weight, 1e-6), add_rms_norm(x, residual, weight, 1e-6), strict=True
     ):
         close(got, want, dtype)
-
-
-def router_weights(experts: int = 16, hidden: int = 64) -> RouterWeights:
-    bias = 0.1 * draw(experts)
-    return RouterWeights(
-        gate=draw(experts, hidden, scale=hidden**-0.5), bias=bias, groups=4, kept_groups=2, experts_per_row=3, scale=2.5
-    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

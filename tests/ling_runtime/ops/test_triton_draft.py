@@ -16,6 +16,7 @@ from ling_runtime.ops.draft import turn_table
 from ling_runtime.ops.draft_block import HeadNorms, block_attention, choose_chain, inject_context
 from ling_runtime.ops.triton_chain import COLUMNS, choose_chain_triton
 from ling_runtime.ops.triton_draft import block_attention_triton, inject_context_triton
+from tests.ling_runtime.ops.held import DTYPES, ON_CPU_SLOW, close, draw
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,22 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("interpreter")]
-TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
-DTYPES = [torch.float32, torch.bfloat16]
-ON_CPU_SLOW = pytest.mark.slow if not torch.cuda.is_available() else pytest.mark.gpu
-"""The interpreter runs programs one after the other."""
 LAYERS, WIDTH = 2, 16
-
-
-def draw(*shape: int, dtype: torch.dtype = torch.float32, scale: float = 1.0) -> Tensor:
-    noise = torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
-    return (scale * noise).to(DEVICE, dtype)
-
-
-def close(got: Tensor, want: Tensor, dtype: torch.dtype) -> None:
-    assert got.shape == want.shape
-    error = (got.double() - want.double()).norm() / want.double().norm()
-    assert error <= TOLERANCE[dtype], float(error)
 
 
 def paged(rows: int, groups: int, dtype: torch.dtype, starts: tuple[int, ...]) -> DeviceBlock:

@@ -26,18 +26,13 @@ from ling_runtime.ops.triton_moe_switches import (
 )
 from ling_runtime.ops.triton_router import route_triton_bf16
 from ling_runtime.ops.triton_router_norm import moe_block_gate_norm, moe_block_gate_norm_bf16
+from tests.ling_runtime.ops.held import DTYPES, ON_CPU_SLOW, TOLERANCE, close, draw, router_weights
 from tests.ling_runtime.ops.test_triton import (
     ATTENTION_DTYPES,
-    DTYPES,
-    ON_CPU_SLOW,
-    TOLERANCE,
     WINDOWS,
     attention_outputs,
-    close,
-    draw,
     ends,
     moe_weights,
-    router_weights,
     two_layers,  # noqa: F401 - a fixture
 )
 
