@@ -21,7 +21,7 @@ from experiments.step_subject import ROOM, Bench, Setting, captured, nextn
 from ling_runtime.executor.glue import Glue
 from ling_runtime.executor.graph_step import GreedyStep
 from ling_runtime.executor.relay import Relay
-from ling_runtime.ops.triton_launch import pdl
+from ling_runtime.ops.triton.launch import pdl
 from ling_runtime.speculation.nextn import NextnProposer
 
 if TYPE_CHECKING:

@@ -34,8 +34,8 @@ from ling_runtime.model.dspark import Dspark
 from ling_runtime.model.ling import Ling
 from ling_runtime.ops.prompt import PROMPT_VARIANTS
 from ling_runtime.ops.registry import Kernels
-from ling_runtime.ops.triton_launch import pdl
-from ling_runtime.ops.triton_variants import register
+from ling_runtime.ops.triton.launch import pdl
+from ling_runtime.ops.triton.variants import register
 from ling_runtime.speculation.dspark.proposer import DsparkProposer
 from ling_runtime.weights import TensorSpec, tensor_specs
 

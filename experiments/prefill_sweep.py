@@ -1,6 +1,6 @@
 """`python -m experiments.prefill_sweep`: every candidate tile of a prompt's kernels at full width, on a card.
 
-The tiles in `ling_runtime/ops/triton_prompt_*.py` are to come from here. A prompt's operands are larger than any cache,
+The tiles in `ling_runtime/ops/triton/prompt_*.py` are to come from here. A prompt's operands are larger than any cache,
 so plain launches one behind the other are what a layer sees. `--warm I/N` compiles only its share of the cases, so that
 N processes can fill Triton's cache side by side before the one that measures.
 """
@@ -24,11 +24,11 @@ from ling_runtime.ops.mla import MlaWeights
 from ling_runtime.ops.moe_layer import MoeWeights
 from ling_runtime.ops.registry import Kernels
 from ling_runtime.ops.router import RouterWeights
-from ling_runtime.ops.triton_prompt_chunks import Chunks, WalkTiles, walk
-from ling_runtime.ops.triton_prompt_linear import WideTiles, linear_prompt
-from ling_runtime.ops.triton_prompt_mla import AttentionTiles, attend_prompt
-from ling_runtime.ops.triton_prompt_moe import experts_of
-from ling_runtime.ops.triton_prompt_router import route_prompt
+from ling_runtime.ops.triton.prompt_chunks import Chunks, WalkTiles, walk
+from ling_runtime.ops.triton.prompt_linear import WideTiles, linear_prompt
+from ling_runtime.ops.triton.prompt_mla import AttentionTiles, attend_prompt
+from ling_runtime.ops.triton.prompt_moe import experts_of
+from ling_runtime.ops.triton.prompt_router import route_prompt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -19,7 +19,7 @@ from ling_runtime.executor.graphs import VerifyStep
 from ling_runtime.executor.relay import Relay
 from ling_runtime.memory.draft import DraftPool
 from ling_runtime.model.dspark import Dspark
-from ling_runtime.ops.triton_launch import pdl
+from ling_runtime.ops.triton.launch import pdl
 from ling_runtime.speculation.dspark.proposer import DsparkProposer
 
 if TYPE_CHECKING:

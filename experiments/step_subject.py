@@ -24,7 +24,7 @@ from ling_runtime.memory.window import Window
 from ling_runtime.model.ling import Ling
 from ling_runtime.model.nextn import Nextn
 from ling_runtime.ops.registry import Kernels
-from ling_runtime.ops.triton_launch import Pdl, pdl
+from ling_runtime.ops.triton.launch import Pdl, pdl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -19,11 +19,11 @@ from ling_runtime.memory.latent import PAGE
 from ling_runtime.ops.kda import KdaStaged, KdaState, KdaWeights
 from ling_runtime.ops.mla import MlaWeights
 from ling_runtime.ops.router import RouterWeights
-from ling_runtime.ops.triton_kda import kda_window_triton
-from ling_runtime.ops.triton_linear import Tiles, linear_triton
-from ling_runtime.ops.triton_mla import mla_window_triton
-from ling_runtime.ops.triton_moe import expert_hidden, expert_out
-from ling_runtime.ops.triton_router import route_triton
+from ling_runtime.ops.triton.kda import kda_window_triton
+from ling_runtime.ops.triton.linear import Tiles, linear_triton
+from ling_runtime.ops.triton.mla import mla_window_triton
+from ling_runtime.ops.triton.moe import expert_hidden, expert_out
+from ling_runtime.ops.triton.router import route_triton
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -1,6 +1,6 @@
 """`python -m experiments.tile_sweep`: every candidate tile of the cold-weight kernels at full width, on a card.
 
-The tables in `ling_runtime/ops/triton_*.py` come from here. A kernel is timed in a captured graph that walks through
+The tables in `ling_runtime/ops/triton/*.py` come from here. A kernel is timed in a captured graph that walks through
 the copies of its operands (tile_cases.py). `--warm I/N` compiles only its share of the cases, so that N processes can
 fill Triton's cache side by side before the one that measures.
 """

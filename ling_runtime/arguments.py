@@ -20,7 +20,7 @@ from ling_runtime.config import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ling_runtime.ops.triton_launch import Pdl
+    from ling_runtime.ops.triton.launch import Pdl
     from ling_runtime.speculation.dspark.planner import Scheduler
     from ling_runtime.speculation.dspark.schedule import Mode
 
@@ -81,7 +81,7 @@ class ServerConfig:
     disable_overlap_schedule: bool = False
     """Read each replayed step before the next is queued."""
     pdl: Pdl | None = None
-    """How replayed kernels overlap (ops/triton_launch.py); None: the mode that was fastest on this kind of card."""
+    """How replayed kernels overlap (ops/triton/launch.py); None: the mode that was fastest on this kind of card."""
     engine_core: int | None = None
     """The engine thread's own core; None: any of the process's."""
     gc_threshold: tuple[int, ...] | None = None

@@ -120,7 +120,7 @@ def replayed(config: ServerConfig) -> bool:
     if obstacle := speculative_flags.eager(config):
         log.warning("decode steps are eager: %s", obstacle)
         return False
-    from ling_runtime.ops.triton_variants import usable  # noqa: PLC0415 - it imports torch
+    from ling_runtime.ops.triton.variants import usable  # noqa: PLC0415 - it imports torch
 
     if not usable():
         raise ConfigError("CUDA graphs need Triton and a CUDA device: install it, or give --disable-cuda-graph")
@@ -132,7 +132,7 @@ def prompt_variants(config: ServerConfig) -> dict[str, str]:
     if config.prefill_kernels == "reference":
         return {}
     from ling_runtime.ops.prompt import PROMPT_VARIANTS  # noqa: PLC0415 - it imports torch
-    from ling_runtime.ops.triton_variants import usable  # noqa: PLC0415
+    from ling_runtime.ops.triton.variants import usable  # noqa: PLC0415
 
     if not usable():
         raise ConfigError("--prefill-kernels triton: needs Triton and a CUDA device; allowed here: reference")

@@ -17,7 +17,7 @@ from ling_runtime.draft_config import DraftConfig
 from ling_runtime.executor.build import ExecutorSettings, load_executor
 from ling_runtime.executor.draft import DraftSettings
 from ling_runtime.executor.interface import RowSampling
-from ling_runtime.ops.triton_variants import usable
+from ling_runtime.ops.triton.variants import usable
 from ling_runtime.speculation.dspark.identity import identity_of
 from ling_runtime.tokenizer import Tokenizer
 from ling_runtime.training.documents import plain, question

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from ling_runtime.ops.triton_launch import Pdl
+    from ling_runtime.ops.triton.launch import Pdl
     from ling_runtime.speculation.interface import Proposer
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}

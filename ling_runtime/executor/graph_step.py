@@ -28,7 +28,7 @@ from ling_runtime.executor.slack import Slack
 from ling_runtime.executor.step import Slot, StepExecutor
 from ling_runtime.executor.switches import DEFAULT, Switches, check
 from ling_runtime.executor.tiered_step import TieredStep
-from ling_runtime.ops.triton_launch import fastest, pdl
+from ling_runtime.ops.triton.launch import fastest, pdl
 from ling_runtime.speculation.dspark.proposer import DsparkProposer
 from ling_runtime.speculation.verification import RULES
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ling_runtime.executor.interface import PrefillOutput
     from ling_runtime.memory.caches import Caches
     from ling_runtime.model.ling import Ling
-    from ling_runtime.ops.triton_launch import Pdl
+    from ling_runtime.ops.triton.launch import Pdl
     from ling_runtime.speculation.interface import Schedule
     from ling_runtime.speculation.nextn import NextnProposer
     from ling_runtime.speculation.verification import Rule

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from ling_runtime.memory.device import DevicePass, DeviceRecurrent, DeviceWindow
-from ling_runtime.ops.triton_commit import Results, accept, commit
-from ling_runtime.ops.triton_relay import look_up
+from ling_runtime.ops.triton.commit import Results, accept, commit
+from ling_runtime.ops.triton.relay import look_up
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

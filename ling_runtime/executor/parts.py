@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ling_runtime.executor.graphs import Recorded
-from ling_runtime.ops.triton_ring import keep
+from ling_runtime.ops.triton.ring import keep
 
 if TYPE_CHECKING:
     from ling_runtime.executor.glue import Glue

@@ -16,8 +16,8 @@ from ling_runtime.ops import (
     norm,
     prompt,
     router,
-    triton_variants,
 )
+from ling_runtime.ops.triton import variants as triton_variants
 
 __all__ = [
     "dense",

@@ -13,8 +13,8 @@ from experiments.step_subject import STACKS, Setting
 from ling_runtime.executor.graphs import missing_variants
 from ling_runtime.executor.switches import check
 from ling_runtime.ops.registry import Kernels, variants
-from ling_runtime.ops.triton_kda import VALUE_TILE
-from ling_runtime.ops.triton_kda_tiles import VALUE_TILES
+from ling_runtime.ops.triton.kda import VALUE_TILE
+from ling_runtime.ops.triton.kda_tiles import VALUE_TILES
 
 if TYPE_CHECKING:
     from pathlib import Path

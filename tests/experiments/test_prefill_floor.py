@@ -40,7 +40,7 @@ def test_a_floor_is_the_larger_of_work_and_bytes() -> None:
 
 
 def test_every_kernel_of_a_prompt_has_a_family(shard: ModelConfig) -> None:
-    sources = (ROOT / "ling_runtime/ops").glob("triton_prompt_*.py")
+    sources = (ROOT / "ling_runtime/ops/triton").glob("prompt_*.py")
     launched = {
         line.split("[(")[0].strip() for path in sources for line in path.read_text().splitlines() if "[(" in line
     }

@@ -16,7 +16,7 @@ if DEVICE.type == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"
 pytest.importorskip("triton")
 
-from ling_runtime.ops.triton_variants import register  # noqa: E402
+from ling_runtime.ops.triton.variants import register  # noqa: E402
 
 register()
 os.environ.pop("TRITON_INTERPRET", None)

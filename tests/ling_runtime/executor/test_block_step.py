@@ -21,7 +21,7 @@ from ling_runtime.executor.graphs import VerifyStep
 from ling_runtime.executor.switches import Switches
 from ling_runtime.executor.tiered_step import TieredStep, tier
 from ling_runtime.memory.window import Window
-from ling_runtime.ops.triton_launch import Pdl, pdl
+from ling_runtime.ops.triton.launch import Pdl, pdl
 from ling_runtime.speculation.dspark.schedule import ScheduleSettings
 from ling_runtime.weights import initialise
 from tests.ling_runtime.executor.driving import GREEDY, prompt_of, warm

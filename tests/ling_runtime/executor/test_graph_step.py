@@ -12,14 +12,14 @@ from tests.ling_runtime.interpreted import DEVICE  # isort: skip - before anythi
 from ling_runtime.config import ConfigError
 from ling_runtime.executor.build import ExecutorSettings, build_executor
 from ling_runtime.executor.graphs import DEVICE_VARIANTS
-from ling_runtime.ops.triton_launch import fastest
+from ling_runtime.ops.triton.launch import fastest
 from ling_runtime.weights import initialise
 from tests.ling_runtime.executor.driving import GREEDY, prompt_of, warm
 
 if TYPE_CHECKING:
     from ling_runtime.config import ModelConfig
     from ling_runtime.executor.step import StepExecutor
-    from ling_runtime.ops.triton_launch import Pdl
+    from ling_runtime.ops.triton.launch import Pdl
 
 
 pytestmark = pytest.mark.usefixtures("interpreter")

@@ -18,7 +18,7 @@ from ling_runtime.memory.window import Window
 from ling_runtime.model.ling import Ling, TargetRows
 from ling_runtime.model.nextn import Nextn
 from ling_runtime.ops.registry import Kernels
-from ling_runtime.ops.triton_launch import Pdl, pdl
+from ling_runtime.ops.triton.launch import Pdl, pdl
 from ling_runtime.speculation.acceptance import correct_drafts
 from ling_runtime.speculation.nextn import NextnProposer
 from ling_runtime.weights import initialise

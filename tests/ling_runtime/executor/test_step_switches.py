@@ -22,8 +22,8 @@ from ling_runtime.executor.parts import RefillStep
 from ling_runtime.executor.relay import Ring
 from ling_runtime.executor.switches import Switches
 from ling_runtime.ops.registry import Kernels
-from ling_runtime.ops.triton_launch import Pdl, pdl
-from ling_runtime.ops.triton_ring import keep
+from ling_runtime.ops.triton.launch import Pdl, pdl
+from ling_runtime.ops.triton.ring import keep
 from ling_runtime.weights import initialise
 from tests.ling_runtime.executor.test_graph_step import drive, served, smaller
 from tests.ling_runtime.executor.test_graphs import Host

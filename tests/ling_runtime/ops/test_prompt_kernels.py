@@ -21,12 +21,12 @@ from ling_runtime.ops.prompt import PROMPT_CHUNK, PROMPT_VARIANTS
 from ling_runtime.ops.registry import Kernels
 from ling_runtime.ops.rope import rope_table
 from ling_runtime.ops.router import route
-from ling_runtime.ops.triton_prompt_chunks import prepare, walk
-from ling_runtime.ops.triton_prompt_kda import Ready
-from ling_runtime.ops.triton_prompt_linear import WideTiles, linear_prompt
-from ling_runtime.ops.triton_prompt_moe import experts_of, moe_prompt
-from ling_runtime.ops.triton_prompt_router import route_prompt
-from ling_runtime.ops.triton_prompt_sort import sort_pairs
+from ling_runtime.ops.triton.prompt_chunks import prepare, walk
+from ling_runtime.ops.triton.prompt_kda import Ready
+from ling_runtime.ops.triton.prompt_linear import WideTiles, linear_prompt
+from ling_runtime.ops.triton.prompt_moe import experts_of, moe_prompt
+from ling_runtime.ops.triton.prompt_router import route_prompt
+from ling_runtime.ops.triton.prompt_sort import sort_pairs
 from ling_runtime.weights import initialise
 from tests.ling_runtime.ops.held import DTYPES, close, draw, router_weights
 
@@ -93,7 +93,7 @@ def ends(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, flo
 @pytest.mark.parametrize(("joined", "dtype"), [(True, torch.bfloat16), (False, torch.float32)], ids=str)
 def test_the_layer_of_experts(dtype: torch.dtype, joined: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """In two parts of rows, the second of which is short; the router has its own test."""
-    monkeypatch.setattr("ling_runtime.ops.triton_prompt_moe.MOST", 32)
+    monkeypatch.setattr("ling_runtime.ops.triton.prompt_moe.MOST", 32)
     x, weights = pad_rows(draw(42, 64, dtype=dtype)), moe_weights(dtype, joined=joined)
     kernels = Kernels(PROMPT_VARIANTS | {"prompt_router": "reference"})
     got, want = moe_prompt(*ends(x), 42, weights, kernels), moe_layer(*ends(x), 42, weights, Kernels())

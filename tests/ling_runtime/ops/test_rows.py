@@ -150,7 +150,7 @@ def cases(config: ModelConfig, dtype: torch.dtype = torch.float32) -> dict[str, 
 
 
 PORTABLE = [
-    v for v in variants() if v.operator not in OF_A_BLOCK | OF_A_PROMPT and ".triton_" not in v.function.__module__
+    v for v in variants() if v.operator not in OF_A_BLOCK | OF_A_PROMPT and ".triton." not in v.function.__module__
 ]
 """Variants that run on any device; the others are held to the same in test_triton."""
 

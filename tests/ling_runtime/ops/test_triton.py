@@ -20,11 +20,11 @@ from ling_runtime.ops.norm import add_rms_norm, rms_norm
 from ling_runtime.ops.registry import Kernels
 from ling_runtime.ops.rope import rope_table
 from ling_runtime.ops.router import route
-from ling_runtime.ops.triton_head import greedy_triton
-from ling_runtime.ops.triton_linear import Tiles, linear_triton
-from ling_runtime.ops.triton_moe_layer import moe_triton
-from ling_runtime.ops.triton_norm import add_rms_norm_triton, rms_norm_triton
-from ling_runtime.ops.triton_router import route_triton
+from ling_runtime.ops.triton.head import greedy_triton
+from ling_runtime.ops.triton.linear import Tiles, linear_triton
+from ling_runtime.ops.triton.moe_layer import moe_triton
+from ling_runtime.ops.triton.norm import add_rms_norm_triton, rms_norm_triton
+from ling_runtime.ops.triton.router import route_triton
 from ling_runtime.weights import initialise
 from tests.ling_runtime.ops.held import DTYPES, ON_CPU_SLOW, close, draw, router_weights
 

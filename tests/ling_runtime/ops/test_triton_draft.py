@@ -14,8 +14,8 @@ from ling_runtime.memory.draft import DeviceBlock
 from ling_runtime.memory.latent import PAGE
 from ling_runtime.ops.draft import turn_table
 from ling_runtime.ops.draft_block import HeadNorms, block_attention, choose_chain, inject_context
-from ling_runtime.ops.triton_chain import COLUMNS, choose_chain_triton
-from ling_runtime.ops.triton_draft import block_attention_triton, inject_context_triton
+from ling_runtime.ops.triton.chain import COLUMNS, choose_chain_triton
+from ling_runtime.ops.triton.draft import block_attention_triton, inject_context_triton
 from tests.ling_runtime.ops.held import DTYPES, ON_CPU_SLOW, close, draw
 
 if TYPE_CHECKING:

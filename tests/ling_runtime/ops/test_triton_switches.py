@@ -12,20 +12,20 @@ from ling_runtime.ops.linear import pad_rows
 from ling_runtime.ops.moe_block import moe_block
 from ling_runtime.ops.registry import Kernels
 from ling_runtime.ops.router import route_bf16
-from ling_runtime.ops.triton_align import by_counts, by_pairs
-from ling_runtime.ops.triton_dense import dense_apart, dense_triton
-from ling_runtime.ops.triton_head import greedy_triton, greedy_triton_fp32
-from ling_runtime.ops.triton_kda_tiles import VALUE_TILES
-from ling_runtime.ops.triton_moe_layer import moe_triton
-from ling_runtime.ops.triton_moe_one import moe_block_select_inside, moe_block_select_inside_bf16
-from ling_runtime.ops.triton_moe_switches import (
+from ling_runtime.ops.triton.align import by_counts, by_pairs
+from ling_runtime.ops.triton.dense import dense_apart, dense_triton
+from ling_runtime.ops.triton.head import greedy_triton, greedy_triton_fp32
+from ling_runtime.ops.triton.kda_tiles import VALUE_TILES
+from ling_runtime.ops.triton.moe_layer import moe_triton
+from ling_runtime.ops.triton.moe_one import moe_block_select_inside, moe_block_select_inside_bf16
+from ling_runtime.ops.triton.moe_switches import (
     moe_activated_apart,
     moe_aligned_by_counts,
     moe_aligned_by_pairs,
     moe_combined_with_roundings,
 )
-from ling_runtime.ops.triton_router import route_triton_bf16
-from ling_runtime.ops.triton_router_norm import moe_block_gate_norm, moe_block_gate_norm_bf16
+from ling_runtime.ops.triton.router import route_triton_bf16
+from ling_runtime.ops.triton.router_norm import moe_block_gate_norm, moe_block_gate_norm_bf16
 from tests.ling_runtime.ops.held import DTYPES, ON_CPU_SLOW, TOLERANCE, close, draw, router_weights
 from tests.ling_runtime.ops.test_triton import (
     ATTENTION_DTYPES,

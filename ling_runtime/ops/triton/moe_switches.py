@@ -13,11 +13,11 @@ import triton.language as tl
 
 from ling_runtime.ops.moe_layer import shared_expert
 from ling_runtime.ops.registry import variant
-from ling_runtime.ops.triton_align import by_counts, by_pairs
-from ling_runtime.ops.triton_dense import activate
-from ling_runtime.ops.triton_moe import expert_hidden, expert_out, settle
-from ling_runtime.ops.triton_moe_layer import LONGEST, WHY, moe_triton
-from ling_runtime.ops.triton_norm import add_rms_norm_triton
+from ling_runtime.ops.triton.align import by_counts, by_pairs
+from ling_runtime.ops.triton.dense import activate
+from ling_runtime.ops.triton.moe import expert_hidden, expert_out, settle
+from ling_runtime.ops.triton.moe_layer import LONGEST, WHY, moe_triton
+from ling_runtime.ops.triton.norm import add_rms_norm_triton
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,10 +16,10 @@ import triton.language as tl
 from ling_runtime.config import TILE
 from ling_runtime.ops.moe_block import moe_block
 from ling_runtime.ops.registry import variant
-from ling_runtime.ops.triton_launch import enter, launch, leave
-from ling_runtime.ops.triton_linear import product
-from ling_runtime.ops.triton_moe_layer import LONGEST, routed
-from ling_runtime.ops.triton_router import GATE_TILES, SPLITS, gate_form, select_row, sum_parts
+from ling_runtime.ops.triton.launch import enter, launch, leave
+from ling_runtime.ops.triton.linear import product
+from ling_runtime.ops.triton.moe_layer import LONGEST, routed
+from ling_runtime.ops.triton.router import GATE_TILES, SPLITS, gate_form, select_row, sum_parts
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -16,7 +16,7 @@ import triton.language as tl
 
 from ling_runtime.memory.latent import PAGE
 from ling_runtime.ops.registry import variant
-from ling_runtime.ops.triton_linear import precision, product
+from ling_runtime.ops.triton.linear import precision, product
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -16,10 +16,10 @@ import triton.language as tl
 from ling_runtime.config import TILE
 from ling_runtime.memory.latent import PAGE
 from ling_runtime.ops.registry import variant
-from ling_runtime.ops.triton_launch import enter, launch, leave
-from ling_runtime.ops.triton_linear import precision
-from ling_runtime.ops.triton_mla import LONGEST, SPLIT_PAGES, attend_splits, mla_window_triton
-from ling_runtime.ops.triton_mla_place import absorb_tile, angles, place_key, place_latent, place_of, turn_queries
+from ling_runtime.ops.triton.launch import enter, launch, leave
+from ling_runtime.ops.triton.linear import precision
+from ling_runtime.ops.triton.mla import LONGEST, SPLIT_PAGES, attend_splits, mla_window_triton
+from ling_runtime.ops.triton.mla_place import absorb_tile, angles, place_key, place_latent, place_of, turn_queries
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -15,8 +15,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from ling_runtime.config import TILE
 from ling_runtime.ops.registry import variant
-from ling_runtime.ops.triton_launch import enter, launch, leave, warm
-from ling_runtime.ops.triton_linear import INTERPRETED, linear_triton, precision, row_tile_product, tiles_for
+from ling_runtime.ops.triton.launch import enter, launch, leave, warm
+from ling_runtime.ops.triton.linear import INTERPRETED, linear_triton, precision, row_tile_product, tiles_for
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ling_runtime.ops.registry import variant
-from ling_runtime.ops.triton_kda import VALUE_TILE, WHY, kda_window_triton
+from ling_runtime.ops.triton.kda import VALUE_TILE, WHY, kda_window_triton
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,8 +17,8 @@ import triton.language as tl
 from ling_runtime.config import TILE
 from ling_runtime.memory.latent import PAGE
 from ling_runtime.ops.registry import variant
-from ling_runtime.ops.triton_launch import enter, launch, leave
-from ling_runtime.ops.triton_linear import precision, product
+from ling_runtime.ops.triton.launch import enter, launch, leave
+from ling_runtime.ops.triton.linear import precision, product
 
 if TYPE_CHECKING:
     from torch import Tensor

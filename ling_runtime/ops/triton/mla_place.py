@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ling_runtime.ops.triton_linear import product
+from ling_runtime.ops.triton.linear import product
 
 
 @triton.jit

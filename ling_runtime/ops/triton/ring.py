@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import triton
 import triton.language as tl
 
-from ling_runtime.ops.triton_launch import enter, launch, leave
+from ling_runtime.ops.triton.launch import enter, launch, leave
 
 if TYPE_CHECKING:
     from torch import Tensor

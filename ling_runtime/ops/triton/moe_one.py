@@ -15,11 +15,11 @@ import triton.language as tl
 
 from ling_runtime.config import TILE
 from ling_runtime.ops.registry import variant
-from ling_runtime.ops.triton_launch import enter, launch, leave
-from ling_runtime.ops.triton_linear import precision, product
-from ling_runtime.ops.triton_moe import UP_SPLITS, UP_TILES, expert_out, parts_of, settle
-from ling_runtime.ops.triton_router import SPLITS, kept, sum_parts
-from ling_runtime.ops.triton_router_norm import (
+from ling_runtime.ops.triton.launch import enter, launch, leave
+from ling_runtime.ops.triton.linear import precision, product
+from ling_runtime.ops.triton.moe import UP_SPLITS, UP_TILES, expert_out, parts_of, settle
+from ling_runtime.ops.triton.router import SPLITS, kept, sum_parts
+from ling_runtime.ops.triton.router_norm import (
     WHY,
     GateSums,
     moe_block_gate_norm,
@@ -81,7 +81,7 @@ def _one_row(sums: GateSums, entry: Tensor, norm: Tensor, eps: float, weights: M
 
 @triton.jit
 def _keep_choice(picked, expert, score, ids, chosen, scale, TOP: tl.constexpr, SLOTS: tl.constexpr):
-    """Ids and weights of the row, as `triton_router.select_row` leaves them, to the bit."""
+    """Ids and weights of the row, as `router.select_row` leaves them, to the bit."""
     place = tl.arange(0, SLOTS)
     weight = tl.zeros((SLOTS,), tl.float32)
     for i in tl.static_range(TOP):

@@ -15,8 +15,8 @@ import triton.language as tl
 
 from ling_runtime.config import TILE
 from ling_runtime.ops.registry import variant
-from ling_runtime.ops.triton_launch import enter, launch, leave, warm
-from ling_runtime.ops.triton_linear import Tiles, precision, product
+from ling_runtime.ops.triton.launch import enter, launch, leave, warm
+from ling_runtime.ops.triton.linear import Tiles, precision, product
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -14,15 +14,15 @@ import triton.language as tl
 
 from ling_runtime.config import TILE
 from ling_runtime.ops.registry import variant
-from ling_runtime.ops.triton_launch import enter, launch, leave
-from ling_runtime.ops.triton_linear import Tiles, precision, product
-from ling_runtime.ops.triton_moe import NO_LIMIT, activated
+from ling_runtime.ops.triton.launch import enter, launch, leave
+from ling_runtime.ops.triton.linear import Tiles, precision, product
+from ling_runtime.ops.triton.moe import NO_LIMIT, activated
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from ling_runtime.ops.registry import Kernels
-    from ling_runtime.ops.triton_moe import Limits
+    from ling_runtime.ops.triton.moe import Limits
 
 ACTIVATION = "the activation rounds once, from fp32"
 COLUMNS = 256

@@ -29,7 +29,7 @@ def usable() -> bool:
 def register() -> None:
     """Import the variants whatever the machine has: to compile them for another, too."""
     for name in MODULES:
-        importlib.import_module(f"ling_runtime.ops.triton_{name}")
+        importlib.import_module(f"ling_runtime.ops.triton.{name}")
 
 
 if usable():

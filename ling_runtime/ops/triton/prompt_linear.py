@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from ling_runtime.ops.registry import variant
-from ling_runtime.ops.triton_linear import precision, row_tile_product
+from ling_runtime.ops.triton.linear import precision, row_tile_product
 
 if TYPE_CHECKING:
     from torch import Tensor

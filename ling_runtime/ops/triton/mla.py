@@ -17,9 +17,9 @@ from ling_runtime.config import TILE
 from ling_runtime.memory.latent import PAGE
 from ling_runtime.ops.mla import mla_window
 from ling_runtime.ops.registry import variant
-from ling_runtime.ops.triton_launch import enter, launch, leave
-from ling_runtime.ops.triton_linear import precision, product
-from ling_runtime.ops.triton_mla_place import absorb_tile, angles, place_key, place_latent, place_of, turn_queries
+from ling_runtime.ops.triton.launch import enter, launch, leave
+from ling_runtime.ops.triton.linear import precision, product
+from ling_runtime.ops.triton.mla_place import absorb_tile, angles, place_key, place_latent, place_of, turn_queries
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -12,8 +12,8 @@ import triton
 import triton.language as tl
 
 from ling_runtime.config import TILE
-from ling_runtime.ops.triton_launch import enter, launch, leave
-from ling_runtime.ops.triton_linear import Tiles, precision, product
+from ling_runtime.ops.triton.launch import enter, launch, leave
+from ling_runtime.ops.triton.linear import Tiles, precision, product
 
 if TYPE_CHECKING:
     from torch import Tensor

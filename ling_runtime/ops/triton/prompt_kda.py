@@ -17,9 +17,9 @@ from ling_runtime.config import TILE
 from ling_runtime.ops.kda import KdaEnd, KdaStaged, kda_window
 from ling_runtime.ops.prompt import PROMPT_CHUNK
 from ling_runtime.ops.registry import variant
-from ling_runtime.ops.triton_kda_rows import sigmoid
-from ling_runtime.ops.triton_linear import precision
-from ling_runtime.ops.triton_prompt_chunks import prepare, read, walk
+from ling_runtime.ops.triton.kda_rows import sigmoid
+from ling_runtime.ops.triton.linear import precision
+from ling_runtime.ops.triton.prompt_chunks import prepare, read, walk
 
 if TYPE_CHECKING:
     from torch import Tensor

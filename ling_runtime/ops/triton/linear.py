@@ -16,7 +16,7 @@ import triton.language as tl
 
 from ling_runtime.config import TILE
 from ling_runtime.ops.registry import variant
-from ling_runtime.ops.triton_launch import enter, launch, leave, warm
+from ling_runtime.ops.triton.launch import enter, launch, leave, warm
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ling_runtime.ops.triton_launch import enter, leave
+from ling_runtime.ops.triton.launch import enter, leave
 
 
 @triton.jit

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ling_runtime.ops.moe_layer import moe_layer, shared_expert
 from ling_runtime.ops.registry import variant
-from ling_runtime.ops.triton_moe import expert_hidden, expert_out, settle
+from ling_runtime.ops.triton.moe import expert_hidden, expert_out, settle
 
 if TYPE_CHECKING:
     from torch import Tensor

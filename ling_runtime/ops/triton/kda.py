@@ -18,9 +18,9 @@ import triton.language as tl
 from ling_runtime.config import TILE
 from ling_runtime.ops.kda import KdaStaged, kda_window
 from ling_runtime.ops.registry import variant
-from ling_runtime.ops.triton_kda_out import normed_linear
-from ling_runtime.ops.triton_kda_rows import before, convolved, normed, ready, sigmoid, stage, taps
-from ling_runtime.ops.triton_launch import ahead, enter, launch, leave
+from ling_runtime.ops.triton.kda_out import normed_linear
+from ling_runtime.ops.triton.kda_rows import before, convolved, normed, ready, sigmoid, stage, taps
+from ling_runtime.ops.triton.launch import ahead, enter, launch, leave
 
 if TYPE_CHECKING:
     from torch import Tensor

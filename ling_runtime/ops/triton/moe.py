@@ -15,9 +15,9 @@ import triton
 import triton.language as tl
 
 from ling_runtime.config import TILE
-from ling_runtime.ops.triton_launch import enter, launch, leave
-from ling_runtime.ops.triton_linear import Tiles, precision, product, row_tile_product
-from ling_runtime.ops.triton_norm import norm_row
+from ling_runtime.ops.triton.launch import enter, launch, leave
+from ling_runtime.ops.triton.linear import Tiles, precision, product, row_tile_product
+from ling_runtime.ops.triton.norm import norm_row
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,7 +42,7 @@ def expert_hidden(
     [splits, s, 2F], for `expert_out` to add and activate.
 
     Two switches for measuring what they would cost: `plan` says who meets whom instead of `ids`
-    (`triton_align`), and `raw` leaves gate|up in fp32, [rows, s, 2F] for more rows than one, to another kernel.
+    (`align`), and `raw` leaves gate|up in fp32, [rows, s, 2F] for more rows than one, to another kernel.
     """
     rows, width, inner = len(ids), gate_up.shape[1] // 2, gate_up.shape[2]
     slots = ids.shape[1] + (shared is not None)

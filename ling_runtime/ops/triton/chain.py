@@ -16,7 +16,7 @@ import triton.language as tl
 
 from ling_runtime.ops.draft_block import choose_chain
 from ling_runtime.ops.registry import variant
-from ling_runtime.ops.triton_launch import enter, launch, leave
+from ling_runtime.ops.triton.launch import enter, launch, leave
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -15,10 +15,10 @@ import triton.language as tl
 
 from ling_runtime.ops.activation import swiglu
 from ling_runtime.ops.registry import variant
-from ling_runtime.ops.triton_linear import precision, row_tile_product
-from ling_runtime.ops.triton_moe import _clamps, activated, settle
-from ling_runtime.ops.triton_prompt_linear import WideTiles, tiles_of
-from ling_runtime.ops.triton_prompt_sort import Sorted, sort_pairs
+from ling_runtime.ops.triton.linear import precision, row_tile_product
+from ling_runtime.ops.triton.moe import _clamps, activated, settle
+from ling_runtime.ops.triton.prompt_linear import WideTiles, tiles_of
+from ling_runtime.ops.triton.prompt_sort import Sorted, sort_pairs
 
 if TYPE_CHECKING:
     from torch import Tensor

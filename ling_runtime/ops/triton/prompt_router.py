@@ -14,10 +14,10 @@ import triton
 import triton.language as tl
 
 from ling_runtime.ops.registry import variant
-from ling_runtime.ops.triton_launch import launch
-from ling_runtime.ops.triton_linear import INTERPRETED
-from ling_runtime.ops.triton_prompt_linear import TOGETHER, WideTiles, place_of, tiles_of
-from ling_runtime.ops.triton_router import _select
+from ling_runtime.ops.triton.launch import launch
+from ling_runtime.ops.triton.linear import INTERPRETED
+from ling_runtime.ops.triton.prompt_linear import TOGETHER, WideTiles, place_of, tiles_of
+from ling_runtime.ops.triton.router import _select
 
 if TYPE_CHECKING:
     from torch import Tensor

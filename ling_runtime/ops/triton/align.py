@@ -1,6 +1,6 @@
 """Which pairs an expert's tiles hold, planned by kernels of their own before the experts run: two ways of it.
 
-The experts of this runtime need no plan, each program finds its expert's rows by itself (`triton_moe`); these are what
+The experts of this runtime need no plan, each program finds its expert's rows by itself (`moe`); these are what
 others run there, so that their price can be measured in the same step. `pair_axis` compares every pair with every
 other in one program, whatever the number of experts; `two_launch` counts by expert in one kernel and places pairs by
 atomic counters in another, in no fixed order inside an expert. A plan changes no bits: a row's product does not depend
@@ -17,7 +17,7 @@ import triton.language as tl
 
 from ling_runtime.config import TILE
 from ling_runtime.ops.moe import PAIR_LIMIT
-from ling_runtime.ops.triton_launch import enter, launch, leave
+from ling_runtime.ops.triton.launch import enter, launch, leave
 
 if TYPE_CHECKING:
     from torch import Tensor

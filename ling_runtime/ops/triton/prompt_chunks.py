@@ -19,13 +19,13 @@ import triton.language as tl
 
 from ling_runtime.config import TILE
 from ling_runtime.ops.prompt import PROMPT_CHUNK
-from ling_runtime.ops.triton_kda_rows import sigmoid
+from ling_runtime.ops.triton.kda_rows import sigmoid
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from ling_runtime.ops.kda import KdaWeights
-    from ling_runtime.ops.triton_prompt_kda import Ready
+    from ling_runtime.ops.triton.prompt_kda import Ready
 
 
 class WalkTiles(NamedTuple):

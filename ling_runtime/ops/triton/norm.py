@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from ling_runtime.ops.registry import variant
-from ling_runtime.ops.triton_launch import enter, launch, leave
+from ling_runtime.ops.triton.launch import enter, launch, leave
 
 if TYPE_CHECKING:
     from torch import Tensor
