@@ -39,6 +39,11 @@ LEAN = {"mla_window": "triton_three", "dense_mlp": "triton", "moe_block": "trito
 """Fewer stages that wait for each other: meant for steps of one row."""
 
 
+LEAN_BF16 = LEAN | {"moe_block": "triton_select_inside_bf16"}
+STREAMED = LEAN | {"linear": "cuda", "kda_window": "cuda", "moe_block": "cuda"}
+"""Products that ask for their weights before they wait."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Setting:
     """How a captured step is made; the defaults are the server's own on a card."""
@@ -60,7 +65,14 @@ STACKS: dict[str, Setting] = {
     "pdl-warm": Setting(pdl="warm"),
     "pdl-ahead": Setting(pdl="ahead"),
     "lean": Setting(kernels=LEAN),
-    "lean-bf16": Setting(kernels=LEAN | {"moe_block": "triton_select_inside_bf16"}),
+    "lean-bf16": Setting(kernels=LEAN_BF16),
+    "lean-first": Setting(pdl="first", kernels=LEAN_BF16),
+    "streamed": Setting(kernels=STREAMED),
+    "streamed-first": Setting(pdl="first", kernels=STREAMED),
+    "streamed-in": Setting(pdl="first", kernels=LEAN_BF16 | {"linear": "cuda"}),
+    "streamed-out": Setting(pdl="first", kernels=LEAN_BF16 | {"kda_window": "cuda"}),
+    "streamed-gate": Setting(pdl="first", kernels=LEAN | {"moe_block": "cuda"}),
+    "streamed-off": Setting(pdl="off", kernels=STREAMED),
 }
 """Captured steps; the first as the executor makes them."""
 

@@ -17,9 +17,11 @@ from ling_runtime.ops import (
     prompt,
     router,
 )
+from ling_runtime.ops.cuda import variants as cuda_variants
 from ling_runtime.ops.triton import variants as triton_variants
 
 __all__ = [
+    "cuda_variants",
     "dense",
     "draft",
     "draft_block",

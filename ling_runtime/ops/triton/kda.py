@@ -23,6 +23,8 @@ from ling_runtime.ops.triton.kda_rows import before, convolved, normed, ready, s
 from ling_runtime.ops.triton.launch import ahead, enter, launch, leave
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
     from ling_runtime.memory.window import Window
@@ -47,8 +49,12 @@ def kda_window_triton(
     state: KdaState,
     linear: Linear,
     value_tile: int = VALUE_TILE,
+    out: Callable[[Tensor, Tensor, KdaWeights, int], Tensor] = normed_linear,
 ) -> tuple[Tensor, KdaStaged]:
-    """projected [R, 5 H d + H] holding q|k|v|f|gate|beta -> (rows [R, D] of the output projection, staging)."""
+    """projected [R, 5 H d + H] holding q|k|v|f|gate|beta -> (rows [R, D] of the output projection, staging).
+
+    `out` norms and projects the gated rows.
+    """
     if window.rows > LONGEST or window.counts is not None or weights.conv.shape[1] != TAPS:
         return kda_window(projected, window, weights, state, linear)
     heads, width = state.state.shape[1:3]
@@ -73,7 +79,7 @@ def kda_window_triton(
         window.rows, window.chunks, window.closed_chunks, len(weights.out), weights.lower_bound, heads, width,
         value_tile, TILE, state.lead is not None, alone, **launch(), num_warps=1, enable_fp_fusion=False,
     )  # fmt: skip
-    return normed_linear(gated, squares, weights, window.real_rows), staged
+    return out(gated, squares, weights, window.real_rows), staged
 
 
 def _staging(projected: Tensor, window: Window, state: KdaState) -> KdaStaged:

@@ -56,12 +56,13 @@ def _block(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     if rows > LONGEST:
         return moe_block(x, residual, entry, norm, eps, rows, weights, kernels)
-    normed, total, ids, chosen = norm_route(x, residual, entry, eps, weights.router, gate)
-    return routed(normed, total, norm, eps, rows, ids, chosen, weights, kernels)
+    sums = norm_gate(x, residual, entry, gate)
+    normed, ids, chosen = norm_select(sums, entry, eps, weights.router)
+    return routed(normed, sums.total, norm, eps, rows, ids, chosen, weights, kernels)
 
 
 class GateSums(NamedTuple):
-    """What the gate's programs leave of R rows, still to be added over `SPLITS` and scaled."""
+    """What the gate's programs leave of R rows, still to be added over the splits and scaled."""
 
     parts: Tensor
     """[splits, R, E] of the product without the norm's factor."""
@@ -86,21 +87,19 @@ def norm_gate(x: Tensor, residual: Tensor, norm: Tensor, gate: Tensor) -> GateSu
     return GateSums(parts, squares, total)
 
 
-def norm_route(
-    x: Tensor, residual: Tensor, norm: Tensor, eps: float, weights: RouterWeights, gate: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """x, residual [R, D] -> (norm of the sum, the sum, expert ids [R, k], weights [R, k] fp32)."""
-    (rows, inner), experts, taken = x.shape, len(gate), weights.experts_per_row
-    parts, squares, total = norm_gate(x, residual, norm, gate)
-    normed = torch.empty_like(x)
-    ids = torch.empty(rows, taken, dtype=torch.int64, device=x.device)
-    chosen = torch.empty(rows, taken, dtype=torch.float32, device=x.device)
+def norm_select(sums: GateSums, norm: Tensor, eps: float, weights: RouterWeights) -> tuple[Tensor, Tensor, Tensor]:
+    """The gate's sums of rows [R, D] -> (norm of the rows, expert ids [R, k], weights [R, k] fp32)."""
+    parts, squares, total = sums
+    (rows, inner), experts, taken = total.shape, parts.shape[2], weights.experts_per_row
+    normed = torch.empty_like(total)
+    ids = torch.empty(rows, taken, dtype=torch.int64, device=total.device)
+    chosen = torch.empty(rows, taken, dtype=torch.float32, device=total.device)
     _norm_select[(rows, 1 + triton.cdiv(inner, NORM_COLUMNS))](
         parts, squares, weights.bias, total, norm, ids, chosen, normed, rows, weights.scale, eps, inner, experts,
-        weights.groups, weights.kept_groups, taken, triton.next_power_of_2(taken), SPLITS, NORM_COLUMNS, **launch(),
+        weights.groups, weights.kept_groups, taken, triton.next_power_of_2(taken), len(parts), NORM_COLUMNS, **launch(),
         num_warps=1,
     )  # fmt: skip
-    return normed, total, ids, chosen
+    return normed, ids, chosen
 
 
 @triton.jit

@@ -1,0 +1,1 @@
+"""Operators in CUDA C++, compiled by nvcc when they are first asked for."""

@@ -1,0 +1,129 @@
+"""Products in CUDA C++ against their Triton neighbours and against exact sums, at one rank's full width."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from tests.ling_runtime.interpreted import DEVICE  # isort: skip - before anything of Triton
+
+from ling_runtime.ops.cuda import build
+from ling_runtime.ops.kda import KdaWeights
+from ling_runtime.ops.triton.kda_out import normed_linear
+from ling_runtime.ops.triton.launch import pdl
+from ling_runtime.ops.triton.router_norm import norm_gate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from ling_runtime.ops.triton.launch import Pdl
+
+ROWS = (1, 3, 6, 8, 9, 16, 17)
+SHAPES = ((5128, 2560), (2120, 2560), (3072, 2560), (2560, 1536), (2560, 1024), (40, 256))
+HEADS, WIDTH, PARTS = 8, 128, 16
+MODES: tuple[Pdl, ...] = ("off", "late", "early", "first")
+
+
+@pytest.mark.skipif(build.compiler() is None, reason="needs nvcc")
+@pytest.mark.whole
+def test_the_library_builds_once_and_says_what_it_exports(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    library = build.built("90", tmp_path)
+    made = library.stat().st_mtime_ns
+    assert build.built("90", tmp_path) == library
+    assert library.stat().st_mtime_ns == made
+    assert [path.name for path in tmp_path.iterdir()] == [library.name]
+    symbols = library.read_bytes()
+    assert b"stream_product" in symbols
+    assert b"stream_gate" in symbols
+
+
+needs_card = pytest.mark.skipif(not build.usable(), reason="needs a card with dependent launches, and nvcc")
+
+
+def drawn(*shape: int, scale: float = 1.0) -> Tensor:
+    return (torch.randn(*shape, device=DEVICE) * scale).bfloat16()
+
+
+def off_by(got: Tensor, want: Tensor) -> float:
+    return float((got.double() - want.double()).norm() / want.double().norm())
+
+
+def same_rows(run: Callable[[int], Tensor], most: int) -> None:
+    """`run(count)` gives the first `count` rows, always with the same bits."""
+    whole = run(most)
+    for count in ROWS:
+        assert torch.equal(run(count), whole[:count]), count
+
+
+@needs_card
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("mode", MODES)
+def test_products(shape: tuple[int, int], mode: Pdl) -> None:
+    from ling_runtime.ops.cuda.stream import linear_cuda, streamable  # noqa: PLC0415 - only where it is registered
+
+    weight, x = drawn(*shape, scale=0.02), drawn(max(ROWS), shape[1])
+    assert streamable(x, weight)
+    with pdl(mode):
+        assert off_by(linear_cuda(x, weight), x.double() @ weight.double().T) < 3e-3
+        same_rows(lambda count: linear_cuda(x[:count], weight), max(ROWS))
+
+
+@needs_card
+@pytest.mark.gpu
+def test_a_product_follows_the_kernel_before_it() -> None:
+    """Rows written by the launch in front are seen, whatever was asked for before the wait: a chain of 200 products."""
+    from ling_runtime.ops.cuda.stream import linear_cuda  # noqa: PLC0415 - only where it is registered
+
+    weights, start = [drawn(2560, 2560, scale=0.02) for _ in range(20)], drawn(6, 2560)
+
+    def chain() -> Tensor:
+        x = start
+        for weight in weights * 10:
+            x = linear_cuda(x, weight)
+        return x
+
+    with pdl("off"):
+        want = chain()
+    for mode in MODES[1:]:
+        with pdl(mode):
+            assert torch.equal(chain(), want), mode
+
+
+@needs_card
+@pytest.mark.gpu
+def test_the_output_projection_norms_by_head() -> None:
+    from ling_runtime.ops.cuda.stream import normed_linear_cuda  # noqa: PLC0415 - only where it is registered
+
+    weights = KdaWeights(
+        conv=drawn(1, 4), gate_scale=drawn(1), gate_bias=drawn(1), o_norm=drawn(1), out=drawn(2560, HEADS * WIDTH),
+        lower_bound=-5.0, eps=1e-6,
+    )  # fmt: skip
+    gated, squares = drawn(17, HEADS * WIDTH), torch.rand(17, HEADS, PARTS, device=DEVICE)
+    ours = partial(normed_linear_cuda, weights=weights)
+    assert off_by(ours(gated, squares, rows=17), normed_linear(gated, squares, weights, 17)) < 4e-3
+    same_rows(lambda count: ours(gated[:count].contiguous(), squares[:count].contiguous(), rows=count), 17)
+    assert not ours(gated, squares, rows=5)[5:].any()
+
+
+@needs_card
+@pytest.mark.gpu
+def test_the_gate_keeps_sums_and_squares() -> None:
+    from ling_runtime.ops.cuda.stream import norm_gate_cuda  # noqa: PLC0415 - only where it is registered
+
+    x, residual, norm, gate = drawn(17, 2560), drawn(17, 2560), drawn(2560), drawn(512, 2560, scale=0.02)
+    ours, theirs = norm_gate_cuda(x, residual, norm, gate), norm_gate(x, residual, norm, gate)
+    assert torch.equal(ours.total, theirs.total)
+    assert off_by(ours.squares.sum(0), theirs.squares.sum(0)) < 1e-6
+    assert off_by(ours.parts.sum(0), theirs.parts.sum(0)) < 1e-5
+
+    def one_tensor(count: int) -> Tensor:
+        sums = norm_gate_cuda(x[:count], residual[:count], norm, gate)
+        return torch.cat([sums.parts[0], sums.squares[0].unsqueeze(1), sums.total.float()], dim=1)
+
+    same_rows(one_tensor, 17)
