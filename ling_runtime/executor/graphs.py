@@ -41,9 +41,11 @@ DEVICE_VARIANTS = {
 
 
 def missing_variants(kernels: Kernels, needed: Mapping[str, str] = DEVICE_VARIANTS) -> list[str]:
-    """Operators that run another variant than the device's own or one of its switches (`triton_*`)."""
+    """Operators that run another variant than the device's own, one of its switches (`triton_*`) or `cuda`."""
     chosen = {str(row["operator"]): str(row["variant"]) for row in kernels.report()}
-    return sorted(o for o, name in needed.items() if chosen[o] != name and not chosen[o].startswith(f"{name}_"))
+    return sorted(
+        o for o, name in needed.items() if chosen[o] not in {name, "cuda"} and not chosen[o].startswith(f"{name}_")
+    )
 
 
 class Recorded(ABC):

@@ -54,13 +54,18 @@ def streamable(x: Tensor, weight: Tensor) -> bool:
     )
 
 
-def _call(name: str, *values: object, device: torch.device) -> None:
-    kinds = {int: c_int, float: c_float, type(None): c_void_p}
+def _argument(value: Tensor | int | float | None) -> c_int | c_float | c_void_p:
+    """An int stays one, and a tensor is where it begins."""
+    if isinstance(value, int):
+        return c_int(value)
+    if isinstance(value, float):
+        return c_float(value)
+    return c_void_p(None if value is None else value.data_ptr())
+
+
+def _call(name: str, *values: Tensor | int | float | None, device: torch.device) -> None:
     stream = c_void_p(torch.cuda.current_stream(device).cuda_stream)
-    arguments = [
-        c_void_p(value.data_ptr()) if isinstance(value, torch.Tensor) else kinds[type(value)](value) for value in values
-    ]
-    error = getattr(library(), name)(*arguments, c_int(level()), stream)
+    error = getattr(library(), name)(*map(_argument, values), c_int(level()), stream)
     if error:
         raise RuntimeError(f"{name}: CUDA error {error}")
 
