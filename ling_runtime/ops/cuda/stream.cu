@@ -11,7 +11,7 @@
 
 #include <cstdint>
 
-namespace {
+namespace stream {
 
 constexpr int WARPS = 8;
 constexpr int TILE = 16;
@@ -322,7 +322,9 @@ int launch_gate(const Gate& p, dim3 grid, cudaStream_t stream) {
     return launch(gated<STEPS, 2>, grid, shared, p.pdl, stream, p);
 }
 
-}  // namespace
+}  // namespace stream
+
+using namespace stream;
 
 // Both return a cudaError_t. `tiles`: eights of columns a program.
 extern "C" int stream_product(const void* x, const void* weight, void* out, const void* squares, int rows, int real,
