@@ -111,6 +111,7 @@ SWITCHES: tuple[Switch, ...] = (
         name="bv-table", off=Setting(kernels={"kda_window": "triton_bv32"}), on=TUNED,
         post=Post(figure="up to 19 % a call: 14.26 to 11.56 us at 6 rows", section=KERNELS),
     ),
+    Switch(name="router-parts", off=TUNED, on=Setting(kernels={"router": "triton_parts"}), post=None),
     Switch(
         name="router-bf16", off=TUNED, on=Setting(kernels={"router": "triton_bf16"}),
         post=Post(figure="not apart from the head", section=WIDTHS),

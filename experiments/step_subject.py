@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 ROOM = 1024
 """Positions past the context that steps may fill."""
+TUNED = {"dense_mlp": "triton_apart"}
 LEAN = {"mla_window": "triton_three", "dense_mlp": "triton", "moe_block": "triton_select_inside"}
 """Fewer stages that wait for each other: meant for steps of one row."""
 
@@ -59,6 +60,8 @@ STACKS: dict[str, Setting] = {
     "pdl-late": Setting(pdl="late"),
     "pdl-warm": Setting(pdl="warm"),
     "pdl-ahead": Setting(pdl="ahead"),
+    "tuned": Setting(kernels=TUNED | {"moe_block": "triton_gate_norm_parts"}),
+    "tuned-bf16": Setting(kernels=TUNED | {"moe_block": "triton_gate_norm_bf16"}),
     "lean": Setting(kernels=LEAN),
     "lean-bf16": Setting(kernels=LEAN | {"moe_block": "triton_select_inside_bf16"}),
 }

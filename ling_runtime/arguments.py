@@ -48,7 +48,7 @@ class ServerConfig:
     chunked_prefill_size: int = 512
     """Prompt tokens computed between two decode steps; -1: whole prompts. LONG_CHUNK where prompts have own kernels."""
     prefill_kernels: Prefill = "reference"
-    """What computes prompts: the operators of short windows, or Triton kernels of their own."""
+    """What computes prompts: the operators of short windows, or Triton kernels of their own, as on a CUDA device."""
     random_seed: int = 0
     """Seeds the seeds of requests that bring none."""
     dtype: str = "float32"
@@ -135,6 +135,8 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] | None = None
     values.setdefault("tokenizer_path", values["model_path"])
     values.setdefault("served_model_name", values["model_path"])
     values.setdefault("random_seed", random.SystemRandom().getrandbits(30))
+    if values.get("device") == "cuda":
+        values.setdefault("prefill_kernels", "triton")
     if values.get("prefill_kernels") == "triton":
         values.setdefault("chunked_prefill_size", LONG_CHUNK)
     return ServerConfig(

@@ -118,6 +118,12 @@ def _times(a, b, PRECISION: tl.constexpr):
 
 
 @triton.jit
+def _exactly(a, b):
+    """In fp32 whatever the model's: an inverse carries its own error into everything behind it."""
+    return tl.dot(a, b, input_precision="ieee")
+
+
+@triton.jit
 def _couple(
     query, key, decay, rate, within, coupling, half, d: tl.constexpr, CHUNK: tl.constexpr, TM: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -174,9 +180,9 @@ def _solve(
     blocks = _inverse_of_blocks(coupling + at * CHUNK * CHUNK, CHUNK, TM)
     a = tl.load(coupling + at * CHUNK * CHUNK + place[:, None] * CHUNK + place[None, :])
     rest = tl.where((place // TM)[:, None] > (place // TM)[None, :], a, 0.0)
-    n = _times(blocks, rest, PRECISION)
+    n = _exactly(blocks, rest)
     one = tl.where(place[:, None] == place[None, :], 1.0, 0.0)
-    inverse = _times(_times(one - n, one + _times(n, n, PRECISION), PRECISION), blocks, PRECISION)
+    inverse = _exactly(_exactly(one - n, one + _exactly(n, n)), blocks)
     beta = tl.load(rate + at * CHUNK + place)
     limit = tl.minimum(tl.maximum(kept - chunk * CHUNK, 0), CHUNK)
     for part in range(0, d, BD):

@@ -16,7 +16,7 @@ import triton.language as tl
 from ling_runtime.config import TILE
 from ling_runtime.ops.registry import variant
 from ling_runtime.ops.triton.launch import enter, launch, leave, warm
-from ling_runtime.ops.triton.linear import Tiles, precision, product
+from ling_runtime.ops.triton.linear import INTERPRETED, Tiles, precision, product
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,28 +35,36 @@ def route_triton(
     return _routed(x, weights, weights.gate, tiles, splits)
 
 
+@variant("router", "triton_parts", "rounding", "gate products of a third of a weight's bits each, in eight parts of K")
+def route_triton_parts(x: Tensor, weights: RouterWeights) -> tuple[Tensor, Tensor]:
+    """The same with products of bf16, as exact."""
+    return _routed(x, weights, weights.gate, GATE_TILES, SPLITS, "parts")
+
+
 @variant("router", "triton_bf16", "rounding", "gate weights and rows in bf16, added in eight parts of K")
 def route_triton_bf16(x: Tensor, weights: RouterWeights) -> tuple[Tensor, Tensor]:
     """The same with half the gate's bytes."""
     return _routed(x, weights, weights.narrow_gate, GATE_TILES, SPLITS)
 
 
-def gate_form(x: Tensor, gate: Tensor) -> str:
+def gate_form(x: Tensor, gate: Tensor, mixed: str = "tf32x3") -> str:
     """How rows and gate are multiplied: fp32 weights by bf16 rows in three products, which lose nothing."""
     if gate.dtype == torch.bfloat16 or x.dtype == torch.float32:
         return precision(gate.dtype)
-    return "tf32x3"
+    return "ieee" if INTERPRETED else mixed
 
 
-def _routed(x: Tensor, weights: RouterWeights, gate: Tensor, tiles: Tiles, splits: int) -> tuple[Tensor, Tensor]:
+def _routed(
+    x: Tensor, weights: RouterWeights, gate: Tensor, tiles: Tiles, splits: int, mixed: str = "tf32x3"
+) -> tuple[Tensor, Tensor]:
     rows, inner = x.shape
     experts, kept = gate.shape[0], weights.experts_per_row
     assert experts & (experts - 1) == 0 and experts // weights.groups >= 2, "selection works on powers of two"  # noqa: PT018
     parts = torch.empty(splits, rows, experts, dtype=torch.float32, device=x.device)
     share = triton.cdiv(inner, splits * tiles.depth) * tiles.depth
     _gate[(triton.cdiv(experts, tiles.columns), splits, triton.cdiv(rows, TILE))](
-        x, gate, parts, rows, experts, inner, share, tiles.columns, tiles.depth, TILE, gate_form(x, gate), **launch(),
-        num_warps=tiles.warps, num_stages=tiles.stages,
+        x, gate, parts, rows, experts, inner, share, tiles.columns, tiles.depth, TILE, gate_form(x, gate, mixed),
+        **launch(), num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
     ids = torch.empty(rows, kept, dtype=torch.int64, device=x.device)
     chosen = torch.empty(rows, kept, dtype=torch.float32, device=x.device)
@@ -89,7 +97,7 @@ def _gate(
             b = tl.load(at)
         else:
             b = tl.load(at, mask=inside[:, None] & (column < E)[None, :], other=0.0)
-        total = product(a.to(b.dtype), b, total, PRECISION)
+        total = product(a if PRECISION == "parts" else a.to(b.dtype), b, total, PRECISION)
     known = (row < rows)[:, None] & (column < E)[None, :]
     tl.store(parts + (split * rows + row[:, None]) * E + column[None, :], total, mask=known)
     leave(PDL)

@@ -42,6 +42,14 @@ def moe_block_gate_norm(
     return _block(x, residual, entry, norm, eps, rows, weights, kernels, weights.router.gate)
 
 
+@variant("moe_block", "triton_gate_norm_parts", "rounding", "the norm scales the gate's sums of rows rounded before it")
+def moe_block_gate_norm_parts(
+    x: Tensor, residual: Tensor, entry: Tensor, norm: Tensor, eps: float, rows: int, weights: MoeWeights,
+    kernels: Kernels,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    return _block(x, residual, entry, norm, eps, rows, weights, kernels, weights.router.gate, "parts")
+
+
 @variant("moe_block", "triton_gate_norm_bf16", "rounding", f"{WHY}, and meet gate weights in bf16")
 def moe_block_gate_norm_bf16(
     x: Tensor, residual: Tensor, entry: Tensor, norm: Tensor, eps: float, rows: int, weights: MoeWeights,
@@ -52,11 +60,11 @@ def moe_block_gate_norm_bf16(
 
 def _block(
     x: Tensor, residual: Tensor, entry: Tensor, norm: Tensor, eps: float, rows: int, weights: MoeWeights,
-    kernels: Kernels, gate: Tensor,
+    kernels: Kernels, gate: Tensor, mixed: str = "tf32x3",
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     if rows > LONGEST:
         return moe_block(x, residual, entry, norm, eps, rows, weights, kernels)
-    normed, total, ids, chosen = norm_route(x, residual, entry, eps, weights.router, gate)
+    normed, total, ids, chosen = norm_route(x, residual, entry, eps, weights.router, gate, mixed)
     return routed(normed, total, norm, eps, rows, ids, chosen, weights, kernels)
 
 
@@ -71,7 +79,7 @@ class GateSums(NamedTuple):
     """[R, D] rows with the residual."""
 
 
-def norm_gate(x: Tensor, residual: Tensor, norm: Tensor, gate: Tensor) -> GateSums:
+def norm_gate(x: Tensor, residual: Tensor, norm: Tensor, gate: Tensor, mixed: str = "tf32x3") -> GateSums:
     """x, residual [R, D] through gate [E, D]."""
     (rows, inner), experts = x.shape, len(gate)
     parts = torch.empty(SPLITS, rows, experts, dtype=torch.float32, device=x.device)
@@ -80,18 +88,18 @@ def norm_gate(x: Tensor, residual: Tensor, norm: Tensor, gate: Tensor) -> GateSu
     share = triton.cdiv(inner, SPLITS * GATE_TILES.depth) * GATE_TILES.depth
     _norm_gate[(1 + triton.cdiv(experts, GATE_TILES.columns), SPLITS, triton.cdiv(rows, TILE))](
         x, residual, norm, gate, parts, squares, total, rows, experts, inner, share, triton.next_power_of_2(share),
-        GATE_TILES.columns, GATE_TILES.depth, TILE, gate_form(x, gate), **launch(), num_warps=GATE_TILES.warps,
+        GATE_TILES.columns, GATE_TILES.depth, TILE, gate_form(x, gate, mixed), **launch(), num_warps=GATE_TILES.warps,
         num_stages=GATE_TILES.stages,
     )  # fmt: skip
     return GateSums(parts, squares, total)
 
 
 def norm_route(
-    x: Tensor, residual: Tensor, norm: Tensor, eps: float, weights: RouterWeights, gate: Tensor
+    x: Tensor, residual: Tensor, norm: Tensor, eps: float, weights: RouterWeights, gate: Tensor, mixed: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """x, residual [R, D] -> (norm of the sum, the sum, expert ids [R, k], weights [R, k] fp32)."""
     (rows, inner), experts, taken = x.shape, len(gate), weights.experts_per_row
-    parts, squares, total = norm_gate(x, residual, norm, gate)
+    parts, squares, total = norm_gate(x, residual, norm, gate, mixed)
     normed = torch.empty_like(x)
     ids = torch.empty(rows, taken, dtype=torch.int64, device=x.device)
     chosen = torch.empty(rows, taken, dtype=torch.float32, device=x.device)
@@ -137,7 +145,8 @@ def _norm_gate(
             value = _added(x, residual, row[:, None] * K + place[None, :], live).to(tl.float32)
             # The weight as a tile of rows, too: a shorter load would not be pipelined.
             weight = tl.load(norm + place[None, :] + nought, mask=live, other=0.0).to(tl.float32)
-            sums = product((value * weight).to(b.dtype), b, sums, PRECISION)
+            scaled = value * weight
+            sums = product(scaled if PRECISION == "parts" else scaled.to(b.dtype), b, sums, PRECISION)
         wanted = known[:, None] & (column < E)[None, :]
         tl.store(parts + (split * rows + row[:, None]) * E + column[None, :], sums, mask=wanted)
     leave(PDL)
