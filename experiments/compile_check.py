@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -34,7 +34,7 @@ from ling_runtime.model.dspark import Dspark
 from ling_runtime.model.ling import Ling
 from ling_runtime.ops.prompt import PROMPT_VARIANTS
 from ling_runtime.ops.registry import Kernels
-from ling_runtime.ops.triton.launch import Pdl, pdl
+from ling_runtime.ops.triton.launch import pdl
 from ling_runtime.ops.triton.variants import register
 from ling_runtime.speculation.dspark.proposer import DsparkProposer
 from ling_runtime.weights import TensorSpec, tensor_specs
@@ -158,7 +158,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, nargs="*", default=[1, 6, 17])
     parser.add_argument("--draft-path", type=Path, default=DRAFT_SHARD)
     parser.add_argument("--blocks", type=int, nargs="*", default=[8, 16], help="drafts of a DSPARK block")
-    parser.add_argument("--pdl", nargs="+", default=["off", "ahead"], choices=get_args(Pdl))
+    parser.add_argument("--pdl", nargs="+", default=["off", "ahead"], choices=["off", "late", "early", "warm", "ahead"])
     parser.add_argument("--context", type=int, default=8192)
     parser.add_argument("--prompt", type=int, default=8192, metavar="ROWS", help="up to the context; 0: none")
     parser.add_argument("--kernel", nargs="*", default=[], metavar="OP=VARIANT", help="other variants of operators")

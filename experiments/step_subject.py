@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ling_runtime.dummy import DummyTensors
-from ling_runtime.executor.graphs import DEVICE_VARIANTS, VerifyStep
+from ling_runtime.executor.graphs import VerifyStep, device_selection
 from ling_runtime.executor.nextn_graphs import DraftStep, ExtendStep, Seeds
 from ling_runtime.executor.relay import Relay
 from ling_runtime.executor.switches import DEFAULT, Switches
@@ -35,13 +35,14 @@ if TYPE_CHECKING:
 
 ROOM = 1024
 """Positions past the context that steps may fill."""
-LEAN = {"mla_window": "triton_three", "dense_mlp": "triton", "moe_block": "triton_select_inside"}
+BF16_GATE = {"moe_block": "triton_gate_norm_bf16"}
+LEAN = {"mla_window": "triton_three", "dense_mlp": "triton", "moe_block": "triton_select_inside_bf16"}
 """Fewer stages that wait for each other: meant for steps of one row."""
-
-
-LEAN_BF16 = LEAN | {"moe_block": "triton_select_inside_bf16"}
-STREAMED = LEAN | {"linear": "cuda", "kda_window": "cuda", "moe_block": "cuda"}
+COUNTED = device_selection({"router": "triton"})
+"""A router of its own, whose choices can be counted."""
+STREAMED_EXACT = {"linear": "cuda", "kda_window": "cuda"}
 """Products that ask for their weights before they wait."""
+STREAMED = STREAMED_EXACT | {"moe_block": "cuda_bf16"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,31 +51,29 @@ class Setting:
 
     pdl: Pdl = "early"
     kernels: Mapping[str, str] = field(default_factory=dict)
-    """Variants, where not those of `DEVICE_VARIANTS`."""
+    """Variants, where not the device's own."""
     switches: Switches = DEFAULT
 
     @property
     def selection(self) -> dict[str, str]:
-        return DEVICE_VARIANTS | dict(self.kernels)
+        return device_selection(self.kernels)
 
 
 STACKS: dict[str, Setting] = {
     "triton": Setting(),
+    "bf16-gate": Setting(kernels=BF16_GATE),
     "pdl-off": Setting(pdl="off"),
     "pdl-late": Setting(pdl="late"),
     "pdl-warm": Setting(pdl="warm"),
     "pdl-ahead": Setting(pdl="ahead"),
     "lean": Setting(kernels=LEAN),
-    "lean-bf16": Setting(kernels=LEAN_BF16),
-    "lean-first": Setting(pdl="first", kernels=LEAN_BF16),
+    "streamed-in": Setting(kernels={"linear": "cuda"}),
+    "streamed-out": Setting(kernels={"kda_window": "cuda"}),
+    "streamed-gate": Setting(kernels={"moe_block": "cuda_bf16"}),
+    "streamed-exact": Setting(kernels=STREAMED_EXACT),
     "streamed": Setting(kernels=STREAMED),
-    "streamed-first": Setting(pdl="first", kernels=STREAMED),
-    "streamed-in": Setting(pdl="first", kernels=LEAN_BF16 | {"linear": "cuda"}),
-    "streamed-out": Setting(pdl="first", kernels=LEAN_BF16 | {"kda_window": "cuda"}),
-    "streamed-gate": Setting(pdl="first", kernels=LEAN | {"moe_block": "cuda"}),
-    "streamed-off": Setting(pdl="off", kernels=STREAMED),
 }
-"""Captured steps; the first as the executor makes them."""
+"""Captured steps; the first as the executor makes them, the second with the post's gate."""
 
 
 class SwitchedKernels(Kernels):
@@ -160,7 +159,7 @@ class Bench:
 
 def captured(bench: Bench, rows: int, setting: Setting) -> tuple[Callable[[], None], float]:
     """(replay of the verify step, distinct experts of an eager run) with the device operators."""
-    bench.kernels.select(DEVICE_VARIANTS)
+    bench.kernels.select(COUNTED)
     verify = VerifyStep(bench.model, bench.caches, bench.relay, batch=1, rows=rows)
     verify.slots.fill_(bench.slot)
     with pdl(setting.pdl):
@@ -172,7 +171,7 @@ def captured(bench: Bench, rows: int, setting: Setting) -> tuple[Callable[[], No
 
 def nextn(bench: Bench, steps: int, setting: Setting) -> tuple[Callable[[], None], float]:
     """(three replays that make a whole NEXTN step, distinct experts of its verification)."""
-    bench.kernels.select(DEVICE_VARIANTS)
+    bench.kernels.select(COUNTED)
     model, device = bench.model, bench.device
     relay = Relay(2, drafts=steps, longest=bench.context + ROOM, device=device)
     relay.admit(bench.slot, bench.caches, length=bench.context, token=7)

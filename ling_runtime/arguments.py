@@ -48,7 +48,7 @@ class ServerConfig:
     chunked_prefill_size: int = 512
     """Prompt tokens computed between two decode steps; -1: whole prompts. LONG_CHUNK where prompts have own kernels."""
     prefill_kernels: Prefill = "reference"
-    """What computes prompts: the operators of short windows, or Triton kernels of their own."""
+    """What computes prompts: the operators of short windows, or Triton kernels of their own, as on a CUDA device."""
     random_seed: int = 0
     """Seeds the seeds of requests that bring none."""
     dtype: str = "float32"
@@ -135,6 +135,8 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] | None = None
     values.setdefault("tokenizer_path", values["model_path"])
     values.setdefault("served_model_name", values["model_path"])
     values.setdefault("random_seed", random.SystemRandom().getrandbits(30))
+    if values.get("device") == "cuda":
+        values.setdefault("prefill_kernels", "triton")
     if values.get("prefill_kernels") == "triton":
         values.setdefault("chunked_prefill_size", LONG_CHUNK)
     return ServerConfig(
@@ -177,8 +179,7 @@ def _parser() -> _Parser:
     speculative_flags.add_flags(parser)
     add("--disable-cuda-graph", action="store_const", const=True, help="run every step eagerly, on a CUDA device too")
     add("--disable-overlap-schedule", action="store_const", const=True, help="read a step before queuing the next")
-    modes = ("off", "late", "early", "warm", "ahead", "first")
-    add("--pdl", choices=modes, help="default: the fastest known for this card")
+    add("--pdl", choices=("off", "late", "early", "warm", "ahead"), help="default: the fastest known for this card")
     add("--engine-core", type=int, metavar="N", help="pins the engine thread to one core")
     add("--gc-threshold", type=int, nargs="+", metavar="N", help="of Python's collector, by generation; 0: never")
     add("--disable-gc-freeze", action="store_const", const=True, help="let collections walk what was there at start")

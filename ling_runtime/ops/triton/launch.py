@@ -1,10 +1,9 @@
-"""Programmatic dependent launch (PDL) for every Triton kernel of a step, as one switch with six positions.
+"""Programmatic dependent launch (PDL) for every Triton kernel of a step, as one switch with five positions.
 
 Off, a kernel starts when the one before it has ended. With PDL it starts as soon as all of that one's programs have
 said so (`late`: at their end, `early`: right after their own wait) and waits inside. `warm` is early, and asks for the
 kernel's own weights before the wait, some kilobytes an instruction; `ahead` is early, and the recurrence asks for the
-output projection's weights. `first` lets the next kernel start before its own wait, so that several kernels may lie in
-wait behind one another. The surprise is why that is safe: the wait is for the whole chain behind, because every
+output projection's weights. The surprise is why that is safe: the wait is for the whole chain behind, because every
 kernel here waits before it reads or writes anything but weights; a kernel that skipped its wait would break its
 successor, not itself.
 """
@@ -21,8 +20,8 @@ import triton.language as tl
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-Pdl = Literal["off", "late", "early", "warm", "ahead", "first"]
-_LEVELS: dict[Pdl, int] = {"off": 0, "late": 1, "early": 2, "warm": 3, "ahead": 4, "first": 5}
+Pdl = Literal["off", "late", "early", "warm", "ahead"]
+_LEVELS: dict[Pdl, int] = {"off": 0, "late": 1, "early": 2, "warm": 3, "ahead": 4}
 _mode: list[Pdl] = ["off"]
 
 
@@ -54,11 +53,9 @@ def launch() -> dict[str, Any]:
 @triton.jit
 def enter(PDL: tl.constexpr):
     """Before the first dependent access: wait for the chain behind; `early` lets the next kernel start here."""
-    if PDL == 5:
-        tl.extra.cuda.gdc_launch_dependents()
     if PDL > 0:
         tl.extra.cuda.gdc_wait()
-    if (PDL >= 2) & (PDL < 5):
+    if PDL >= 2:
         tl.extra.cuda.gdc_launch_dependents()
 
 

@@ -65,10 +65,20 @@ def linear_triton(x: Tensor, weight: Tensor, tiles: Tiles | None = None) -> Tens
 
 @triton.jit
 def product(a, b, total, PRECISION: tl.constexpr):
-    """total + a @ b in fp32."""
-    if PRECISION == "ieee":
-        a, b = a.to(tl.float32), b.to(tl.float32)
-    return tl.dot(a, b, total, input_precision=PRECISION)
+    """total + a @ b in fp32; "parts": b is fp32 and a counts in bf16, one exact product for each third of b's bits."""
+    if PRECISION == "parts":
+        a, high = a.to(tl.bfloat16), b.to(tl.bfloat16)
+        rest = b - high.to(tl.float32)
+        middle = rest.to(tl.bfloat16)
+        low = (rest - middle.to(tl.float32)).to(tl.bfloat16)
+        total = tl.dot(a, low, total)
+        total = tl.dot(a, middle, total)
+        total = tl.dot(a, high, total)
+    else:
+        if PRECISION == "ieee":
+            a, b = a.to(tl.float32), b.to(tl.float32)
+        total = tl.dot(a, b, total, input_precision=PRECISION)
+    return total
 
 
 @triton.jit

@@ -18,7 +18,7 @@ from ling_runtime.ops.registry import variant
 from ling_runtime.ops.triton.launch import enter, launch, leave
 from ling_runtime.ops.triton.linear import precision, product
 from ling_runtime.ops.triton.moe import UP_SPLITS, UP_TILES, expert_out, parts_of, settle
-from ling_runtime.ops.triton.router import kept, sum_parts
+from ling_runtime.ops.triton.router import SPLITS, kept, sum_parts
 from ling_runtime.ops.triton.router_norm import (
     WHY,
     GateSums,
@@ -40,9 +40,9 @@ def moe_block_select_inside(
     kernels: Kernels,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """x [R, D] -> (norm of the sum with the residual, the sum), with the layer's two norms `entry` and `norm`."""
-    if rows > 1 or not fits(weights):
+    if rows > 1 or not _fits(weights):
         return moe_block_gate_norm(x, residual, entry, norm, eps, rows, weights, kernels)
-    return one_row(norm_gate(x, residual, entry, weights.router.gate), entry, norm, eps, weights)
+    return _one_row(norm_gate(x, residual, entry, weights.router.gate), entry, norm, eps, weights)
 
 
 @variant("moe_block", "triton_select_inside_bf16", "rounding", f"{WHY}, and meet gate weights in bf16")
@@ -50,17 +50,17 @@ def moe_block_select_inside_bf16(
     x: Tensor, residual: Tensor, entry: Tensor, norm: Tensor, eps: float, rows: int, weights: MoeWeights,
     kernels: Kernels,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    if rows > 1 or not fits(weights):
+    if rows > 1 or not _fits(weights):
         return moe_block_gate_norm_bf16(x, residual, entry, norm, eps, rows, weights, kernels)
-    return one_row(norm_gate(x, residual, entry, weights.router.narrow_gate), entry, norm, eps, weights)
+    return _one_row(norm_gate(x, residual, entry, weights.router.narrow_gate), entry, norm, eps, weights)
 
 
-def fits(weights: MoeWeights) -> bool:
+def _fits(weights: MoeWeights) -> bool:
     """The shared expert is one of the packed ones, and K divides into parts."""
     return weights.joined and weights.gate_up.shape[2] % (UP_SPLITS * TILE) == 0
 
 
-def one_row(sums: GateSums, entry: Tensor, norm: Tensor, eps: float, weights: MoeWeights) -> tuple[Tensor, Tensor]:
+def _one_row(sums: GateSums, entry: Tensor, norm: Tensor, eps: float, weights: MoeWeights) -> tuple[Tensor, Tensor]:
     """The layer behind its gate, for the first of `sums`' rows; the rest are padding."""
     router, limits = weights.router, (weights.limit, weights.shared_limit)
     width, inner = weights.gate_up.shape[1] // 2, weights.gate_up.shape[2]
@@ -72,7 +72,7 @@ def one_row(sums: GateSums, entry: Tensor, norm: Tensor, eps: float, weights: Mo
     columns = triton.cdiv(width, UP_TILES.columns)
     _selected_hidden[(columns * splits, taken + 1)](
         *sums, router.bias, entry, weights.gate_up, ids, chosen, hidden, rows, router.scale, eps, inner, width,
-        experts, router.groups, router.kept_groups, taken, triton.next_power_of_2(taken), len(sums.parts), splits,
+        experts, router.groups, router.kept_groups, taken, triton.next_power_of_2(taken), SPLITS, splits,
         UP_TILES.columns, depth, TILE, precision(weights.gate_up.dtype), **launch(), num_warps=UP_TILES.warps,
         num_stages=UP_TILES.stages,
     )  # fmt: skip

@@ -6,7 +6,8 @@ W and U0 are (I + A)^-1 of beta e^G K and beta V. A difference of sums reaches -
 over a chunk: each block of 16 rows measures from its own start, with 8 times the bound to spare on either side. For a
 bf16 model products take tf32 operands, rounded here because the tensor core cuts them (four times the error, all of one
 sign): outputs are within 5e-4 of fp32's, 2e-3 where keys are nearly one, which is below what a bf16 row holds. Three
-products for one made the compiler run out of registers.
+products for one made the compiler run out of registers. All kernels are one warp group: with two, Triton 3.6 multiplies
+64 rows of tf32 by what it has just computed wrongly on sm_90 (the walk was off by half, and read out of bounds).
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ class WalkTiles(NamedTuple):
     stages: int
 
 
-WALK_TILES = WalkTiles(16, 4, 2)
+WARPS = 4
+"""One warp group."""
+WALK_TILES = WalkTiles(16, WARPS, 3)
 """With 8 heads of 128, 64 programs."""
 
 
@@ -70,11 +73,11 @@ def prepare(ready: Ready, kept: int, bound: float, precision: str) -> Chunks:
     coupling = torch.empty_like(pairs)
     _couple[(PROMPT_CHUNK // TILE, count, heads)](
         ready.query, ready.key, ready.decay, ready.rate, chunks.within, coupling, -bound * TILE / 2, width,
-        PROMPT_CHUNK, TILE, precision, num_warps=4,
+        PROMPT_CHUNK, TILE, precision, num_warps=WARPS,
     )  # fmt: skip
     _solve[(count, heads)](
         ready.key, ready.value, ready.decay, ready.rate, coupling, chunks.sink, chunks.update, chunks.keys, chunks.fade,
-        kept, width, PROMPT_CHUNK, TILE, precision, num_warps=8,
+        kept, width, min(width, 64), PROMPT_CHUNK, TILE, precision, num_warps=WARPS,
     )  # fmt: skip
     return chunks
 
@@ -96,7 +99,7 @@ def read(ready: Ready, chunks: Chunks, projected: Tensor, rows: int, weights: Kd
     out = projected.new_empty(len(projected), heads * width)
     _read_chunks[(count, heads)](
         ready.query, ready.decay, chunks.within, chunks.update, chunks.starts, projected, weights.o_norm, out, rows,
-        len(out), weights.eps, heads, width, PROMPT_CHUNK, precision, num_warps=8,
+        len(out), weights.eps, heads, width, min(width, 32), PROMPT_CHUNK, precision, num_warps=WARPS,
     )  # fmt: skip
     return out
 
@@ -112,6 +115,12 @@ def _nearest(x, PRECISION: tl.constexpr):
 @triton.jit
 def _times(a, b, PRECISION: tl.constexpr):
     return tl.dot(_nearest(a, PRECISION), _nearest(b, PRECISION), input_precision=PRECISION)
+
+
+@triton.jit
+def _exactly(a, b):
+    """In fp32 whatever the model's: an inverse carries its own error into everything behind it."""
+    return tl.dot(a, b, input_precision="ieee")
 
 
 @triton.jit
@@ -158,34 +167,37 @@ def _inverse_of_blocks(coupling, CHUNK: tl.constexpr, TM: tl.constexpr):
 
 @triton.jit(do_not_specialize=["kept"])
 def _solve(
-    key, value, decay, rate, coupling, sink, update, keys, fade, kept, d: tl.constexpr, CHUNK: tl.constexpr,
-    TM: tl.constexpr, PRECISION: tl.constexpr,
+    key, value, decay, rate, coupling, sink, update, keys, fade, kept, d: tl.constexpr, BD: tl.constexpr,
+    CHUNK: tl.constexpr, TM: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """W and U0 of a chunk, and its keys decayed to the end of what is kept of it.
+    """W and U0 of a chunk, and its keys decayed to the end of what is kept of it, BD channels at a time.
 
     (I + A) = (I + A_diagonal) (I + N) with N = (I + A_diagonal)^-1 A_rest, whose fourth power is zero: so its inverse
     is (I - N) (I + N N), behind the inverses of the diagonal blocks.
     """
     chunk, at = tl.program_id(0), tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
-    place, channel = tl.arange(0, CHUNK), tl.arange(0, d)
+    place = tl.arange(0, CHUNK)
     blocks = _inverse_of_blocks(coupling + at * CHUNK * CHUNK, CHUNK, TM)
     a = tl.load(coupling + at * CHUNK * CHUNK + place[:, None] * CHUNK + place[None, :])
     rest = tl.where((place // TM)[:, None] > (place // TM)[None, :], a, 0.0)
-    n = _times(blocks, rest, PRECISION)
+    n = _exactly(blocks, rest)
     one = tl.where(place[:, None] == place[None, :], 1.0, 0.0)
-    inverse = _times(_times(one - n, one + _times(n, n, PRECISION), PRECISION), blocks, PRECISION)
-    rows = (at * CHUNK + place)[:, None] * d + channel[None, :]
-    beta, sums, k = tl.load(rate + at * CHUNK + place), tl.load(decay + rows), tl.load(key + rows)
-    w = _times(inverse, k * tl.exp(sums) * beta[:, None], PRECISION)
-    tl.store(sink + rows, _nearest(w, PRECISION))
-    v = tl.load(value + rows).to(tl.float32) * beta[:, None]
-    tl.store(update + rows, _times(inverse, v, PRECISION))
+    inverse = _exactly(_exactly(one - n, one + _exactly(n, n)), blocks)
+    beta = tl.load(rate + at * CHUNK + place)
     limit = tl.minimum(tl.maximum(kept - chunk * CHUNK, 0), CHUNK)
-    end = tl.load(decay + (at * CHUNK + limit - 1) * d + channel, mask=(channel >= 0) & (limit > 0), other=0.0)
-    distance = tl.where((place < limit)[:, None], end[None, :] - sums, -float("inf"))
-    turned = (at * d + channel)[:, None] * CHUNK + place[None, :]
-    tl.store(keys + turned, tl.trans(_nearest(k * tl.exp(distance), PRECISION)))
-    tl.store(fade + at * d + channel, tl.exp(end))
+    for part in range(0, d, BD):
+        channel = part + tl.arange(0, BD)
+        rows = (at * CHUNK + place)[:, None] * d + channel[None, :]
+        sums, k = tl.load(decay + rows), tl.load(key + rows)
+        w = _times(inverse, k * tl.exp(sums) * beta[:, None], PRECISION)
+        tl.store(sink + rows, _nearest(w, PRECISION))
+        v = tl.load(value + rows).to(tl.float32) * beta[:, None]
+        tl.store(update + rows, _times(inverse, v, PRECISION))
+        end = tl.load(decay + (at * CHUNK + limit - 1) * d + channel, mask=(channel >= 0) & (limit > 0), other=0.0)
+        distance = tl.where((place < limit)[:, None], end[None, :] - sums, -float("inf"))
+        turned = (at * d + channel)[:, None] * CHUNK + place[None, :]
+        tl.store(keys + turned, tl.trans(_nearest(k * tl.exp(distance), PRECISION)))
+        tl.store(fade + at * d + channel, tl.exp(end))
 
 
 @triton.jit(do_not_specialize=["count"])
@@ -217,18 +229,21 @@ def _walk_chunks(
 @triton.jit(do_not_specialize=["T", "R"])
 def _read_chunks(
     query, decay, within, update, starts, projected, norm, out, T, R, eps, H: tl.constexpr, d: tl.constexpr,
-    CHUNK: tl.constexpr, PRECISION: tl.constexpr,
+    BD: tl.constexpr, CHUNK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Outputs of a chunk, normed over the head and gated."""
+    """Outputs of a chunk, normed over the head and gated; BD channels of the state at a time."""
     chunk, head = tl.program_id(0), tl.program_id(1)
     at = head * tl.num_programs(0) + chunk
     place, channel = tl.arange(0, CHUNK), tl.arange(0, d)
-    rows = (at * CHUNK + place)[:, None] * d + channel[None, :]
-    q = tl.load(query + rows) * tl.exp(tl.load(decay + rows))
-    s = tl.load(starts + at * d * d + channel[:, None] * d + channel[None, :])
-    o = _times(q, s, PRECISION)
+    of_chunk = (at * CHUNK + place)[:, None] * d
+    o = tl.zeros((CHUNK, d), tl.float32)
+    for part in range(0, d, BD):
+        inner = part + tl.arange(0, BD)
+        q = tl.load(query + of_chunk + inner[None, :]) * tl.exp(tl.load(decay + of_chunk + inner[None, :]))
+        s = tl.load(starts + at * d * d + inner[:, None] * d + channel[None, :])
+        o = tl.dot(_nearest(q, PRECISION), _nearest(s, PRECISION), o, input_precision=PRECISION)
     p = tl.load(within + at * CHUNK * CHUNK + place[:, None] * CHUNK + place[None, :])
-    o = tl.dot(p, tl.load(update + rows), o, input_precision=PRECISION)
+    o = tl.dot(p, tl.load(update + of_chunk + channel[None, :]), o, input_precision=PRECISION)
     o *= tl.rsqrt(tl.sum(o * o, axis=1) / d + eps)[:, None] * tl.load(norm + channel)[None, :]
     t, mine = chunk * CHUNK + place, head * d + channel
     gates = projected + t[:, None] * (5 * H * d + H) + 4 * H * d + mine[None, :]

@@ -1,8 +1,8 @@
 """The router in Triton: gate products split over K, then one program per row that adds the parts and selects.
 
-The gate stays as precise as the reference's (fp32 weights; bf16 rows are exact in the tensor core's three-product
-form). Splitting K is what fills the chip with a matrix of 512 columns; the split is fixed and the parts are added in
-order, so a row's bits depend on nothing else.
+The gate stays as precise as the reference's: its fp32 weights are three bf16 numbers each, whose products with bf16
+rows are exact. Splitting K is what fills the chip with a matrix of 512 columns; the split is fixed and the parts are
+added in order, so a row's bits depend on nothing else.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import triton.language as tl
 from ling_runtime.config import TILE
 from ling_runtime.ops.registry import variant
 from ling_runtime.ops.triton.launch import enter, launch, leave, warm
-from ling_runtime.ops.triton.linear import Tiles, precision, product
+from ling_runtime.ops.triton.linear import INTERPRETED, Tiles, precision, product
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,7 +45,7 @@ def gate_form(x: Tensor, gate: Tensor) -> str:
     """How rows and gate are multiplied: fp32 weights by bf16 rows in three products, which lose nothing."""
     if gate.dtype == torch.bfloat16 or x.dtype == torch.float32:
         return precision(gate.dtype)
-    return "tf32x3"
+    return "ieee" if INTERPRETED else "parts"
 
 
 def _routed(x: Tensor, weights: RouterWeights, gate: Tensor, tiles: Tiles, splits: int) -> tuple[Tensor, Tensor]:
@@ -55,8 +55,8 @@ def _routed(x: Tensor, weights: RouterWeights, gate: Tensor, tiles: Tiles, split
     parts = torch.empty(splits, rows, experts, dtype=torch.float32, device=x.device)
     share = triton.cdiv(inner, splits * tiles.depth) * tiles.depth
     _gate[(triton.cdiv(experts, tiles.columns), splits, triton.cdiv(rows, TILE))](
-        x, gate, parts, rows, experts, inner, share, tiles.columns, tiles.depth, TILE, gate_form(x, gate), **launch(),
-        num_warps=tiles.warps, num_stages=tiles.stages,
+        x, gate, parts, rows, experts, inner, share, tiles.columns, tiles.depth, TILE, gate_form(x, gate),
+        **launch(), num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
     ids = torch.empty(rows, kept, dtype=torch.int64, device=x.device)
     chosen = torch.empty(rows, kept, dtype=torch.float32, device=x.device)
@@ -89,7 +89,7 @@ def _gate(
             b = tl.load(at)
         else:
             b = tl.load(at, mask=inside[:, None] & (column < E)[None, :], other=0.0)
-        total = product(a.to(b.dtype), b, total, PRECISION)
+        total = product(a if PRECISION == "parts" else a.to(b.dtype), b, total, PRECISION)
     known = (row < rows)[:, None] & (column < E)[None, :]
     tl.store(parts + (split * rows + row[:, None]) * E + column[None, :], total, mask=known)
     leave(PDL)

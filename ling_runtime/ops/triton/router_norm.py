@@ -2,7 +2,7 @@
 
 Gate programs add the residual for their own part of K, multiply by the norm's weight alone and leave their part of the
 sum of squares; selection scales the sums. The normed rows, which experts need, are written beside selection by other
-programs of its launch. What it changes: rows reach the gate without having been rounded after the norm.
+programs of its launch. What it changes: rows are rounded before the norm's factor instead of behind it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 NORM_COLUMNS = 256
 """Columns of a program that writes normed rows beside selection: one warp's."""
-WHY = "the norm scales the gate's sums: rows reach it unrounded"
+WHY = "the norm scales the gate's sums: rows are rounded before it"
 
 
 @variant("moe_block", "triton_gate_norm", "rounding", WHY)
@@ -136,7 +136,8 @@ def _norm_gate(
             value = _added(x, residual, row[:, None] * K + place[None, :], live).to(tl.float32)
             # The weight as a tile of rows, too: a shorter load would not be pipelined.
             weight = tl.load(norm + place[None, :] + nought, mask=live, other=0.0).to(tl.float32)
-            sums = product((value * weight).to(b.dtype), b, sums, PRECISION)
+            scaled = value * weight
+            sums = product(scaled if PRECISION == "parts" else scaled.to(b.dtype), b, sums, PRECISION)
         wanted = known[:, None] & (column < E)[None, :]
         tl.store(parts + (split * rows + row[:, None]) * E + column[None, :], sums, mask=wanted)
     leave(PDL)

@@ -60,13 +60,13 @@ def test_a_missing_device_is_an_error_that_names_the_way_out() -> None:
     ("flags", "own", "chunk"),
     [
         ("", False, 512),
-        ("--device cuda --dtype bfloat16", False, 512),
+        ("--device cuda --dtype bfloat16", True, 8192),
         ("--device cuda --prefill-kernels reference", False, 512),
         ("--device cuda --prefill-kernels triton", True, 8192),
         ("--device cuda --prefill-kernels triton --chunked-prefill-size 256", True, 256),
     ],
 )
-def test_prompts_have_kernels_of_their_own_where_asked_and_longer_parts_then(
+def test_prompts_have_kernels_of_their_own_on_a_card_and_longer_parts_then(
     flags: str, own: bool, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("triton")
