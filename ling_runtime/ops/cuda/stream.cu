@@ -1,10 +1,11 @@
 // Products of few rows with weights that are on their way before the rows are there.
 //
-// A program asks for its whole share of the weights, by bulk copies into shared memory, before it waits for the kernel
-// in front of it (programmatic dependent launch). Weights depend on nothing, so memory is busy while that kernel is
-// still adding, storing and ending; what is left behind the wait is one read of the rows from the cache, the tensor
-// cores, and a sum over warps. The order of every sum is fixed: K is cut into one slice a warp, a slice is summed front
-// to back, slices are added in order. Rows are rows of 16-row tiles, so a row's bits do not depend on how many there are.
+// A program asks for its share of the weights before it waits for the kernel in front of it (programmatic dependent
+// launch). Weights depend on nothing, so memory is busy while that kernel is still adding, storing and ending; what is
+// left behind the wait is one read of the rows from the cache, the tensor cores, and a sum over warps. A small share is
+// held in registers, which start beside any kernel; a large one comes by bulk copies into shared memory. The order of
+// every sum is fixed and the same in both: K is cut into one slice a warp, a slice is summed front to back, slices are
+// added in order. Rows are rows of 16-row tiles, so a row's bits do not depend on how many there are.
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -15,9 +16,12 @@ namespace stream {
 
 constexpr int WARPS = 8;
 constexpr int TILE = 16;
-constexpr int LATE = 1, EARLY = 2, FIRST = 5;  // the positions of ops/triton/launch.py
+constexpr int LARGE = 32 << 10;        // bytes of shared memory
+constexpr int MOST_HELD = 18;         // 16 bytes a lane
+constexpr int MOST_PARTS = 32;        // of a head's squares
+constexpr int LATE = 1, EARLY = 2;    // positions of ops/triton/launch.py; those above are early, too
 
-// One slice of K: STEPS blocks of 32. Rows of weights lie in pairs, an odd one 64 bytes off, so that the eight lanes
+// One slice of K in shared memory: STEPS blocks of 32. Rows of weights lie in pairs, an odd one 64 bytes off, so that the eight lanes
 // that read 16 bytes of two neighbouring rows at once meet all 32 banks.
 template <int STEPS>
 struct Slice {
@@ -33,35 +37,48 @@ __device__ __forceinline__ uint32_t address(const void* pointer) {
 }
 
 __device__ __forceinline__ void depend(int pdl) {
-    if (pdl == FIRST) asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     asm volatile("griddepcontrol.wait;" ::: "memory");
-    if (pdl == EARLY) asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    if (pdl >= EARLY) asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
 __device__ __forceinline__ void end(int pdl) {
     if (pdl == LATE) asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
-// A warp's slice of weight rows first .. first + count, asked for; `arrived` completes when all of it is there.
-template <int STEPS>
-__device__ __forceinline__ void ask(
-    char* slice, uint64_t* arrived, const __nv_bfloat16* weight, int first, int count, int inner, int warp, int lane) {
-    using S = Slice<STEPS>;
+// `arrived` will complete when `bytes` have been copied.
+__device__ __forceinline__ void expect(uint64_t* arrived, int bytes, int lane) {
     if (lane == 0) {
         asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address(arrived)) : "memory");
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address(arrived)),
-                     "r"(count * S::BYTES)
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address(arrived)), "r"(bytes)
                      : "memory");
     }
     __syncwarp();
-    for (int row = lane; row < count; row += 32) {
-        const __nv_bfloat16* source = weight + static_cast<size_t>(first + row) * inner + warp * (STEPS * 32);
-        asm volatile(
-            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                address(slice + S::at(row))),
-            "l"(source), "r"(S::BYTES), "r"(address(arrived))
-            : "memory");
+}
+
+__device__ __forceinline__ void copy(char* to, const __nv_bfloat16* from, int bytes, uint64_t* arrived) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                     address(to)),
+                 "l"(from), "r"(bytes), "r"(address(arrived))
+                 : "memory");
+}
+
+// A warp's slice of weight rows from .. to, asked for; `weight` is where its slice of row 0 begins. With a gap, a row
+// every so many clocks: what the kernel in front still reads does not have to queue behind all of them.
+template <int STEPS>
+__device__ __forceinline__ void ask(char* slice, uint64_t* arrived, const __nv_bfloat16* weight, int from, int to,
+                                    int inner, int gap, int lane) {
+    using S = Slice<STEPS>;
+    if (gap == 0) {
+        for (int row = from + lane; row < to; row += 32)
+            copy(slice + S::at(row), weight + static_cast<size_t>(row) * inner, S::BYTES, arrived);
+        return;
+    }
+    const clock_t start = clock();
+    for (int row = from; row < to; row++) {
+        while (static_cast<int>(clock() - start) < (row - from) * gap) {
+        }
+        if (lane == 0) copy(slice + S::at(row), weight + static_cast<size_t>(row) * inner, S::BYTES, arrived);
     }
 }
 
@@ -86,18 +103,71 @@ __device__ __forceinline__ void multiply(float (&sum)[4], uint32_t a0, uint32_t 
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+// Sixteen bytes that are read once, asked for where this stands: a load that the compiler knew to be of constant memory
+// (`.nc`, __ldg) it would move behind the wait, to where its value is used.
+__device__ __forceinline__ uint4 once(const __nv_bfloat16* at) {
+    uint4 value;
+    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+                 : "l"(at)
+                 : "memory");
+    return value;
+}
+
+// A lane's weights of eights of columns `tile` and blocks of 32 `step`: from shared memory when they are multiplied, or
+// from registers, which a share of a few kilobytes a warp fits into.
+template <int STEPS, int NT, bool HELD>
+struct Weights;
+
+template <int STEPS, int NT>
+struct Weights<STEPS, NT, false> {
+    static constexpr int SIZE = Slice<STEPS>::whole(NT * 8);  // bytes of shared memory a warp
+    char* slice;
+    __device__ __forceinline__ void begin(const __nv_bfloat16* weight, int count, int inner, char* own,
+                                          uint64_t* arrived, int before, int gap, int lane) {
+        slice = own;
+        expect(arrived, count * Slice<STEPS>::BYTES, lane);
+        ask<STEPS>(slice, arrived, weight, 0, min(before, count), inner, gap, lane);
+    }
+    __device__ __forceinline__ void finish(const __nv_bfloat16* weight, int count, int inner, uint64_t* arrived,
+                                           int before, int lane) {
+        ask<STEPS>(slice, arrived, weight, min(before, count), count, inner, 0, lane);
+    }
+    __device__ __forceinline__ void wait(uint64_t* arrived) { arrive(arrived); }
+    __device__ __forceinline__ uint4 at(int tile, int step, int lane) const {
+        return *reinterpret_cast<const uint4*>(slice + Slice<STEPS>::at(tile * 8 + (lane >> 2)) + step * 64 +
+                                               (lane & 3) * 16);
+    }
+};
+
+template <int STEPS, int NT>
+struct Weights<STEPS, NT, true> {
+    static constexpr int SIZE = TILE * NT * 8 * static_cast<int>(sizeof(float));  // for the sums alone
+    uint4 held[NT][STEPS];
+    __device__ __forceinline__ void begin(const __nv_bfloat16* weight, int count, int inner, char*, uint64_t*, int,
+                                          int, int lane) {
+#pragma unroll
+        for (int tile = 0; tile < NT; tile++) {  // a row past the end is the last one again, and is not stored
+            const __nv_bfloat16* row = weight + static_cast<size_t>(min(tile * 8 + (lane >> 2), count - 1)) * inner;
+#pragma unroll
+            for (int step = 0; step < STEPS; step++) held[tile][step] = once(row + step * 32 + (lane & 3) * 8);
+        }
+    }
+    __device__ __forceinline__ void finish(const __nv_bfloat16*, int, int, uint64_t*, int, int) {}
+    __device__ __forceinline__ void wait(uint64_t*) {}
+    __device__ __forceinline__ uint4 at(int tile, int step, int) const { return held[tile][step]; }
+};
+
 // A lane holds 8 neighbouring elements of a block of 32, of its row and of its row + 8: in the tensor core's two
 // products of 16 they are other places of K than they are in memory, but the same ones for rows and weights.
-template <int STEPS, int NT, int HALVES>
-__device__ __forceinline__ void products(float (&sums)[NT][4], const uint4 (&rows)[HALVES][STEPS], const char* slice,
-                                         int lane) {
-    const int group = lane >> 2, quarter = lane & 3;
+template <int STEPS, int NT, int HALVES, bool HELD>
+__device__ __forceinline__ void products(float (&sums)[NT][4], const uint4 (&rows)[HALVES][STEPS],
+                                         const Weights<STEPS, NT, HELD>& weights, int lane) {
 #pragma unroll
     for (int step = 0; step < STEPS; step++) {
 #pragma unroll
         for (int tile = 0; tile < NT; tile++) {
-            const uint4 b = *reinterpret_cast<const uint4*>(
-                slice + Slice<STEPS>::at(tile * 8 + group) + step * 64 + quarter * 16);
+            const uint4 b = weights.at(tile, step, lane);
             const uint4 low = rows[0][step], high = HALVES == 2 ? rows[HALVES - 1][step] : uint4{0, 0, 0, 0};
             multiply(sums[tile], low.x, high.x, low.y, high.y, b.x, b.y);
             multiply(sums[tile], low.z, high.z, low.w, high.w, b.z, b.w);
@@ -136,19 +206,37 @@ struct Product {
     __nv_bfloat16* out;           // [rows, outputs]
     const float* squares;         // [rows, WARPS, parts] or null: a warp's slice is a head, whose norm scales its sum
     int rows, real, stride, outputs, parts, pdl;
+    int before, gap;  // weight rows asked for before the wait, and clocks between two of them (shared memory only)
     float eps;
 };
 
-template <int STEPS, int NT, int HALVES>
-__global__ void __launch_bounds__(WARPS * 32, 1) product(Product p) {
+// One over the root of the mean of a row's squares in this warp's head. Four lanes have the row, and a quarter of the
+// parts each, all asked for at once: one after the other they would be as many trips to the cache.
+__device__ __forceinline__ float factor(const float* squares, int parts, bool known, int width, float eps,
+                                        int quarter) {
+    float part[MOST_PARTS / 4], total = 0.0f;
+#pragma unroll
+    for (int i = 0; i < MOST_PARTS / 4; i++)
+        part[i] = known && i * 4 + quarter < parts ? __ldcg(squares + i * 4 + quarter) : 0.0f;
+#pragma unroll
+    for (int i = 0; i < MOST_PARTS / 4; i++) total += part[i];
+    total += __shfl_xor_sync(~0u, total, 1);
+    total += __shfl_xor_sync(~0u, total, 2);
+    return rsqrtf(total / width + eps);
+}
+
+template <int STEPS, int NT, int HALVES, bool HELD>
+__global__ void __launch_bounds__(WARPS * 32, HELD && HALVES == 1 ? 2 : 1) product(Product p) {
     extern __shared__ __align__(128) char shared[];
     __shared__ uint64_t arrived[WARPS];
-    constexpr int INNER = STEPS * 32 * WARPS, COLUMNS = NT * 8, SIZE = Slice<STEPS>::whole(COLUMNS);
+    constexpr int INNER = STEPS * 32 * WARPS, COLUMNS = NT * 8, SIZE = Weights<STEPS, NT, HELD>::SIZE;
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, group = lane >> 2, quarter = lane & 3;
     const int first = blockIdx.x * COLUMNS, count = min(COLUMNS, p.outputs - first);
     const int begin = blockIdx.y * TILE, rows = min(TILE, p.rows - begin), real = min(TILE, p.real - begin);
     char* slice = shared + warp * SIZE;
-    ask<STEPS>(slice, arrived + warp, p.weight, first, count, INNER, warp, lane);
+    const __nv_bfloat16* weight = p.weight + static_cast<size_t>(first) * INNER + warp * (STEPS * 32);
+    Weights<STEPS, NT, HELD> weights;
+    weights.begin(weight, count, INNER, slice, arrived + warp, p.before, p.gap, lane);
     depend(p.pdl);
     uint4 x[HALVES][STEPS];
     const __nv_bfloat16* at = p.x + static_cast<size_t>(begin + group) * p.stride + warp * (STEPS * 32) + quarter * 8;
@@ -157,21 +245,19 @@ __global__ void __launch_bounds__(WARPS * 32, 1) product(Product p) {
 #pragma unroll
         for (int step = 0; step < STEPS; step++)
             x[half][step] = cached(at + half * 8 * p.stride + step * 32, group + half * 8 < real);
+    weights.finish(weight, count, INNER, arrived + warp, p.before, lane);
     float scale[2] = {1.0f, 1.0f};
     if (p.squares != nullptr) {
 #pragma unroll
         for (int half = 0; half < HALVES; half++) {
             const int row = group + 8 * half;
-            float total = 0.0f;
-            if (row < real)
-                for (int part = 0; part < p.parts; part++)
-                    total += __ldcg(p.squares + (static_cast<size_t>(begin + row) * WARPS + warp) * p.parts + part);
-            scale[half] = rsqrtf(total / (STEPS * 32) + p.eps);
+            const float* squares = p.squares + (static_cast<size_t>(begin + row) * WARPS + warp) * p.parts;
+            scale[half] = factor(squares, p.parts, row < real, STEPS * 32, p.eps, quarter);
         }
     }
     float sums[NT][4] = {};
-    arrive(arrived + warp);
-    products(sums, x, slice, lane);
+    weights.wait(arrived + warp);
+    products(sums, x, weights, lane);
     if (p.squares != nullptr) {
 #pragma unroll
         for (int tile = 0; tile < NT; tile++) {
@@ -229,20 +315,26 @@ __device__ __forceinline__ uint4 weighed(uint4 four, uint4 weight, float& square
 }
 
 // Eight experts a program: ((x + residual) * norm) @ gate^T without the norm's factor, whose squares lie beside it.
-template <int STEPS, int HALVES>
+template <int STEPS, int HALVES, bool HELD>
 __global__ void __launch_bounds__(WARPS * 32, 1) gated(Gate p) {
     extern __shared__ __align__(128) char shared[];
     __shared__ uint64_t arrived[WARPS];
     __shared__ float squared[WARPS][TILE];
-    constexpr int INNER = STEPS * 32 * WARPS, SIZE = Slice<STEPS>::whole(8);
+    __shared__ uint4 norm[WARPS][STEPS * 4];
+    constexpr int INNER = STEPS * 32 * WARPS, SIZE = Weights<STEPS, 1, HELD>::SIZE;
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, group = lane >> 2, quarter = lane & 3;
     const int first = blockIdx.x * 8, begin = blockIdx.y * TILE, rows = min(TILE, p.rows - begin);
     char* slice = shared + warp * SIZE;
-    ask<STEPS>(slice, arrived + warp, p.gate, first, min(8, p.experts - first), INNER, warp, lane);
+    const __nv_bfloat16* weight = p.gate + static_cast<size_t>(first) * INNER + warp * (STEPS * 32);
+    Weights<STEPS, 1, HELD> weights;
+    weights.begin(weight, min(8, p.experts - first), INNER, slice, arrived + warp, 8, 0, lane);
     const int place = warp * (STEPS * 32) + quarter * 8;
-    uint4 norm[STEPS];
-#pragma unroll
-    for (int step = 0; step < STEPS; step++) norm[step] = *reinterpret_cast<const uint4*>(p.norm + place + step * 32);
+    uint32_t mine = 0;  // steps whose 64 bytes of each row's sum are this program's to keep
+    for (int step = 0; step < STEPS; step++)
+        mine |= static_cast<uint32_t>((warp * STEPS + step) % gridDim.x == blockIdx.x) << step;
+    for (int piece = lane; piece < STEPS * 4; piece += 32)
+        norm[warp][piece] = once(p.norm + warp * (STEPS * 32) + piece * 8);
+    __syncwarp();
     depend(p.pdl);
     float sums[1][4] = {};
     uint4 x[HALVES][STEPS], residual[STEPS];
@@ -257,14 +349,18 @@ __global__ void __launch_bounds__(WARPS * 32, 1) gated(Gate p) {
         for (int step = 0; step < STEPS; step++)
             residual[step] = cached(p.residual + at + half * 8 * INNER + step * 32, known);
 #pragma unroll
-        for (int step = 0; step < STEPS; step++)
-            x[half][step] = weighed(sum_of(x[half][step], residual[step]), norm[step], own);
+        for (int step = 0; step < STEPS; step++) {
+            const uint4 sum = sum_of(x[half][step], residual[step]);
+            if (known && mine >> step & 1)
+                *reinterpret_cast<uint4*>(p.total + at + half * 8 * INNER + step * 32) = sum;
+            x[half][step] = weighed(sum, norm[warp][step * 4 + quarter], own);
+        }
         own += __shfl_xor_sync(~0u, own, 1);
         own += __shfl_xor_sync(~0u, own, 2);
         if (quarter == 0) squared[warp][group + half * 8] = own;
     }
-    arrive(arrived + warp);
-    products(sums, x, slice, lane);
+    weights.wait(arrived + warp);
+    products(sums, x, weights, lane);
     leave<1>(sums, reinterpret_cast<float*>(slice), rows, lane);
     __syncthreads();
     if (threadIdx.x < rows * 8) {
@@ -277,23 +373,18 @@ __global__ void __launch_bounds__(WARPS * 32, 1) gated(Gate p) {
         for (int other = 1; other < WARPS; other++) total += squared[other][threadIdx.x];
         p.squares[begin + threadIdx.x] = total;
     }
-    for (int piece = blockIdx.x; piece < INNER / 32; piece += gridDim.x) {  // the sums themselves, 64 bytes of a row
-        if (threadIdx.x < rows * 4) {
-            const size_t here =
-                static_cast<size_t>(begin + threadIdx.x / 4) * INNER + piece * 32 + threadIdx.x % 4 * 8;
-            *reinterpret_cast<uint4*>(p.total + here) = sum_of(cached(p.x + here, true), cached(p.residual + here, true));
-        }
-    }
     end(p.pdl);
 }
 
 template <typename Kernel, typename Arguments>
 int launch(Kernel kernel, dim3 grid, int shared, int pdl, cudaStream_t stream, Arguments arguments) {
-    cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-    if (error != cudaSuccess) return error;
-    // A program that wants most of the shared memory starts beside others only where the division is already its own.
-    error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
-    if (error != cudaSuccess) return error;
+    if (shared > LARGE) {
+        cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+        if (error != cudaSuccess) return error;
+        // A program that wants most of the shared memory starts beside others only where the division is already its.
+        error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+        if (error != cudaSuccess) return error;
+    }
     cudaLaunchAttribute attribute{};
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
@@ -307,35 +398,43 @@ int launch(Kernel kernel, dim3 grid, int shared, int pdl, cudaStream_t stream, A
     return cudaLaunchKernelEx(&config, kernel, arguments);
 }
 
-template <int STEPS, int NT>
+template <int STEPS, int NT, bool HELD>
 int launch_product(const Product& p, cudaStream_t stream) {
     const dim3 grid((p.outputs + NT * 8 - 1) / (NT * 8), (p.rows + TILE - 1) / TILE);
-    const int shared = WARPS * Slice<STEPS>::whole(NT * 8);
-    if (p.rows <= 8) return launch(product<STEPS, NT, 1>, grid, shared, p.pdl, stream, p);
-    return launch(product<STEPS, NT, 2>, grid, shared, p.pdl, stream, p);
+    constexpr int shared = WARPS * Weights<STEPS, NT, HELD>::SIZE;
+    if (p.rows <= 8) return launch(product<STEPS, NT, 1, HELD>, grid, shared, p.pdl, stream, p);
+    return launch(product<STEPS, NT, 2, HELD>, grid, shared, p.pdl, stream, p);
 }
 
-template <int STEPS>
-int launch_gate(const Gate& p, dim3 grid, cudaStream_t stream) {
-    constexpr int shared = WARPS * Slice<STEPS>::whole(8);
-    if (p.rows <= 8) return launch(gated<STEPS, 1>, grid, shared, p.pdl, stream, p);
-    return launch(gated<STEPS, 2>, grid, shared, p.pdl, stream, p);
+template <int STEPS, int NT>
+int launch_product(const Product& p, bool hold, cudaStream_t stream) {
+    if constexpr (STEPS * NT <= MOST_HELD)
+        if (hold) return launch_product<STEPS, NT, true>(p, stream);
+    return launch_product<STEPS, NT, false>(p, stream);
+}
+
+template <int STEPS, bool HELD>
+int launch_gate(const Gate& p, cudaStream_t stream) {
+    const dim3 grid((p.experts + 7) / 8, (p.rows + TILE - 1) / TILE);
+    constexpr int shared = WARPS * Weights<STEPS, 1, HELD>::SIZE;
+    if (p.rows <= 8) return launch(gated<STEPS, 1, HELD>, grid, shared, p.pdl, stream, p);
+    return launch(gated<STEPS, 2, HELD>, grid, shared, p.pdl, stream, p);
 }
 
 }  // namespace stream
 
 using namespace stream;
 
-// Both return a cudaError_t. `tiles`: eights of columns a program.
+// Both return a cudaError_t. `tiles`: eights of columns a program; `hold`: a small share of weights in registers.
 extern "C" int stream_product(const void* x, const void* weight, void* out, const void* squares, int rows, int real,
-                              int stride, int outputs, int inner, int parts, float eps, int tiles, int pdl,
-                              void* stream) {
+                              int stride, int outputs, int inner, int parts, float eps, int tiles, int hold, int before,
+                              int gap, int pdl, void* stream) {
     const Product p{static_cast<const __nv_bfloat16*>(x), static_cast<const __nv_bfloat16*>(weight),
                     static_cast<__nv_bfloat16*>(out), static_cast<const float*>(squares), rows, real, stride, outputs,
-                    parts, pdl, eps};
+                    parts, pdl, before, gap, eps};
     const auto on = static_cast<cudaStream_t>(stream);
 #define CASE(STEPS, NT) \
-    if (inner == STEPS * 32 * WARPS && tiles == NT) return launch_product<STEPS, NT>(p, on)
+    if (inner == STEPS * 32 * WARPS && tiles == NT) return launch_product<STEPS, NT>(p, hold, on)
 #define CASES(STEPS) \
     CASE(STEPS, 1);  \
     CASE(STEPS, 2);  \
@@ -352,13 +451,14 @@ extern "C" int stream_product(const void* x, const void* weight, void* out, cons
 }
 
 extern "C" int stream_gate(const void* x, const void* residual, const void* norm, const void* gate, void* sums,
-                           void* squares, void* total, int rows, int experts, int inner, int pdl, void* stream) {
+                           void* squares, void* total, int rows, int experts, int inner, int hold, int pdl,
+                           void* stream) {
     const Gate p{static_cast<const __nv_bfloat16*>(x), static_cast<const __nv_bfloat16*>(residual),
                  static_cast<const __nv_bfloat16*>(norm), static_cast<const __nv_bfloat16*>(gate),
                  static_cast<float*>(sums), static_cast<float*>(squares), static_cast<__nv_bfloat16*>(total),
                  rows, experts, pdl};
-    const dim3 grid((experts + 7) / 8, (rows + TILE - 1) / TILE);
-    if (inner == 10 * 32 * WARPS) return launch_gate<10>(p, grid, static_cast<cudaStream_t>(stream));
-    if (inner == 1 * 32 * WARPS) return launch_gate<1>(p, grid, static_cast<cudaStream_t>(stream));
+    const auto on = static_cast<cudaStream_t>(stream);
+    if (inner == 10 * 32 * WARPS) return hold ? launch_gate<10, true>(p, on) : launch_gate<10, false>(p, on);
+    if (inner == 1 * 32 * WARPS) return hold ? launch_gate<1, true>(p, on) : launch_gate<1, false>(p, on);
     return cudaErrorInvalidValue;
 }

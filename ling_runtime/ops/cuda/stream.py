@@ -7,6 +7,7 @@ warp; shapes or types that the kernels were not built for take the Triton varian
 from __future__ import annotations
 
 from ctypes import c_float, c_int, c_void_p
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,7 +19,6 @@ from ling_runtime.ops.triton.kda_out import normed_linear
 from ling_runtime.ops.triton.launch import level
 from ling_runtime.ops.triton.linear import linear_triton
 from ling_runtime.ops.triton.moe_layer import LONGEST, routed
-from ling_runtime.ops.triton.moe_one import fits, one_row
 from ling_runtime.ops.triton.router_norm import GateSums, moe_block_gate_norm_bf16, norm_select
 
 if TYPE_CHECKING:
@@ -35,6 +35,24 @@ DEPTHS = {256, 1024, 1536, 2560}
 GATE_DEPTHS = {256, 2560}
 MOST_TILES = 5
 """Eights of columns that a program has room for."""
+MOST_PARTS = 32
+"""Parts of a head's squares that the output projection adds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asking:
+    """How a program asks for its weights; no choice changes a bit."""
+
+    hold: bool = True
+    """A small share in registers instead of shared memory."""
+    before: int = 40
+    """Rows of a large share that are asked for before the wait, the rest behind it."""
+    gap: int = 0
+    """Clocks between two of those rows."""
+
+
+ASKING = [Asking()]
+"""The last is in force."""
 ORDER = "K is summed in eight slices, added in order"
 
 
@@ -72,11 +90,11 @@ def _call(name: str, *values: Tensor | int | float | None, device: torch.device)
 
 def _product(x: Tensor, weight: Tensor, real: int, squares: Tensor | None, eps: float) -> Tensor:
     (rows, inner), outputs = x.shape, len(weight)
-    out = x.new_empty(rows, outputs)
+    out, asking = x.new_empty(rows, outputs), ASKING[-1]
     parts = 0 if squares is None else squares.shape[2]
     _call(
         "stream_product", x, weight, out, squares, rows, real, x.stride(0), outputs, inner, parts, eps,
-        tiles_for(outputs, x.device), device=x.device,
+        tiles_for(outputs, x.device), asking.hold, asking.before, asking.gap, device=x.device,
     )  # fmt: skip
     return out
 
@@ -91,7 +109,7 @@ def linear_cuda(x: Tensor, weight: Tensor) -> Tensor:
 
 def normed_linear_cuda(gated: Tensor, squares: Tensor, weights: KdaWeights, rows: int) -> Tensor:
     """As `kda_out.normed_linear`; a slice of K is a head."""
-    if squares.shape[1] != WARPS or not streamable(gated, weights.out):
+    if squares.shape[1] != WARPS or squares.shape[2] > MOST_PARTS or not streamable(gated, weights.out):
         return normed_linear(gated, squares, weights, rows)
     return _product(gated, weights.out, rows, squares, weights.eps)
 
@@ -110,13 +128,14 @@ def norm_gate_cuda(x: Tensor, residual: Tensor, norm: Tensor, gate: Tensor) -> G
     squares = torch.empty(1, rows, dtype=torch.float32, device=x.device)
     total = torch.empty_like(x)
     _call(
-        "stream_gate", x, residual, norm, gate, sums, squares, total, rows, experts, inner, device=x.device
+        "stream_gate", x, residual, norm, gate, sums, squares, total, rows, experts, inner, ASKING[-1].hold,
+        device=x.device,
     )  # fmt: skip
     return GateSums(sums, squares, total)
 
 
-@variant("moe_block", "cuda", "rounding", f"as triton_select_inside_bf16; in the gate {ORDER}")
-def moe_block_cuda(
+@variant("moe_block", "cuda_bf16", "rounding", f"as triton_gate_norm_bf16; in the gate {ORDER}")
+def moe_block_cuda_bf16(
     x: Tensor, residual: Tensor, entry: Tensor, norm: Tensor, eps: float, rows: int, weights: MoeWeights,
     kernels: Kernels,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
@@ -126,7 +145,5 @@ def moe_block_cuda(
     if apart or not (x.is_contiguous() and residual.is_contiguous()):
         return moe_block_gate_norm_bf16(x, residual, entry, norm, eps, rows, weights, kernels)
     sums = norm_gate_cuda(x, residual, entry, gate)
-    if rows == 1 and fits(weights):
-        return one_row(sums, entry, norm, eps, weights)
     normed, ids, chosen = norm_select(sums, entry, eps, weights.router)
     return routed(normed, sums.total, norm, eps, rows, ids, chosen, weights, kernels)

@@ -10,9 +10,9 @@ import torch
 from tests.ling_runtime.interpreted import DEVICE  # isort: skip - before anything of Triton
 
 from experiments.step_bench import SHARD, shortened
-from experiments.step_subject import STACKS, Bench
+from experiments.step_subject import BF16_GATE, STREAMED, STREAMED_EXACT, Bench
 from ling_runtime.config import ModelConfig
-from ling_runtime.executor.graphs import VerifyStep
+from ling_runtime.executor.graphs import VerifyStep, device_selection
 from ling_runtime.ops.cuda.build import usable
 from ling_runtime.ops.triton.launch import pdl
 
@@ -34,9 +34,9 @@ def bench() -> Bench:
     return Bench(config, context=1024, seed=0, most_rows=6, device=str(DEVICE))
 
 
-def hidden(bench: Bench, stack: str, rows: int, mode: Pdl | None) -> Tensor:
+def hidden(bench: Bench, kernels: dict[str, str], rows: int, mode: Pdl | None) -> Tensor:
     """Rows after the final norm, always of the same context; by replay if there is a mode."""
-    bench.kernels.select(STACKS[stack].selection)
+    bench.kernels.select(device_selection(kernels))
     verify = VerifyStep(bench.model, bench.caches, bench.relay, batch=1, rows=rows)
     verify.slots.fill_(bench.slot)
     with pdl(mode or "off"):
@@ -51,22 +51,29 @@ def hidden(bench: Bench, stack: str, rows: int, mode: Pdl | None) -> Tensor:
     return verify.hidden.clone()
 
 
-@pytest.mark.parametrize("stack", ["lean-bf16", "streamed"])
+@pytest.mark.parametrize("kernels", [BF16_GATE, STREAMED_EXACT, STREAMED], ids=["triton", "exact", "streamed"])
 @pytest.mark.parametrize("rows", [1, 6])
-def test_replays_have_the_bits_of_launches(bench: Bench, stack: str, rows: int) -> None:
-    want = hidden(bench, stack, rows, None)
-    for mode in ("off", "late", "early", "first"):
+def test_replays_have_the_bits_of_launches(bench: Bench, kernels: dict[str, str], rows: int) -> None:
+    want = hidden(bench, kernels, rows, None)
+    for mode in ("off", "late", "early"):
         for _ in range(3):
-            assert torch.equal(hidden(bench, stack, rows, mode), want), mode
+            assert torch.equal(hidden(bench, kernels, rows, mode), want), mode
 
 
-@pytest.mark.parametrize("stack", ["lean-bf16", "streamed"])
-def test_a_row_has_the_same_bits_in_every_window(bench: Bench, stack: str) -> None:
-    whole = hidden(bench, stack, 6, None)
+@pytest.mark.parametrize("kernels", [BF16_GATE, STREAMED_EXACT, STREAMED], ids=["triton", "exact", "streamed"])
+def test_a_row_has_the_same_bits_in_every_window(bench: Bench, kernels: dict[str, str]) -> None:
+    whole = hidden(bench, kernels, 6, None)
     for rows in (1, 2, 4):
-        assert torch.equal(hidden(bench, stack, rows, None), whole[:rows]), rows
+        assert torch.equal(hidden(bench, kernels, rows, None), whole[:rows]), rows
 
 
-def test_streamed_rows_are_near_the_other_stacks(bench: Bench) -> None:
-    ours, theirs = (hidden(bench, stack, 6, None).double() for stack in ("streamed", "lean-bf16"))
-    assert float((ours - theirs).norm() / theirs.norm()) < 0.03
+def test_streamed_rows_differ_as_any_other_order_of_sums_does(bench: Bench) -> None:
+    """Random weights make much of a last bit: another value tile, which adds a norm's squares in another order, is the
+    measure. Operators alone are held to exact sums in `test_cuda_stream.py`.
+    """
+    want = hidden(bench, BF16_GATE, 6, None).double()
+    other, ours = (
+        float((hidden(bench, kernels, 6, None).double() - want).norm() / want.norm())
+        for kernels in (BF16_GATE | {"kda_window": "triton_bv16"}, STREAMED)
+    )
+    assert 0 < ours < min(4 * other, 0.1)

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
 from tests.ling_runtime.interpreted import DEVICE  # isort: skip - before anything of Triton
 
+from ling_runtime.config import ConfigError
 from ling_runtime.ops.cuda import build
 from ling_runtime.ops.kda import KdaWeights
+from ling_runtime.ops.registry import Kernels
 from ling_runtime.ops.triton.kda_out import normed_linear
 from ling_runtime.ops.triton.launch import pdl
 from ling_runtime.ops.triton.router_norm import norm_gate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from torch import Tensor
 
@@ -25,8 +28,8 @@ if TYPE_CHECKING:
 
 ROWS = (1, 3, 6, 8, 9, 16, 17)
 SHAPES = ((5128, 2560), (2120, 2560), (3072, 2560), (2560, 1536), (2560, 1024), (40, 256))
-HEADS, WIDTH, PARTS = 8, 128, 16
-MODES: tuple[Pdl, ...] = ("off", "late", "early", "first")
+HEADS, WIDTH = 8, 128
+MODES: tuple[Pdl, ...] = ("off", "late", "early")
 
 
 @pytest.mark.skipif(build.compiler() is None, reason="needs nvcc")
@@ -42,11 +45,35 @@ def test_the_library_builds_once_and_says_what_it_exports(tmp_path) -> None:  # 
     assert b"stream_gate" in symbols
 
 
+@pytest.mark.skipif(build.usable(), reason="a card and a compiler are there")
+@pytest.mark.parametrize("operator", ["linear", "kda_window", "moe_block"])
+def test_where_they_cannot_run_asking_for_them_names_what_can(operator: str) -> None:
+    name = "cuda_bf16" if operator == "moe_block" else "cuda"
+    with pytest.raises(ConfigError, match=rf"{operator}.*{name}.*triton"):
+        Kernels({operator: name})
+
+
 needs_card = pytest.mark.skipif(not build.usable(), reason="needs a card with dependent launches, and nvcc")
 
 
 def drawn(*shape: int, scale: float = 1.0) -> Tensor:
     return (torch.randn(*shape, device=DEVICE) * scale).bfloat16()
+
+
+ASKINGS = (
+    {"hold": False}, {"hold": True}, {"before": 0}, {"before": 13}, {"before": 24, "gap": 150}, {"gap": 40},
+)  # fmt: skip
+
+
+@contextmanager
+def asked(asking: dict[str, Any]) -> Iterator[None]:
+    from ling_runtime.ops.cuda import stream  # noqa: PLC0415 - only where it is registered
+
+    stream.ASKING.append(stream.Asking(**asking))
+    try:
+        yield
+    finally:
+        stream.ASKING.pop()
 
 
 def off_by(got: Tensor, want: Tensor) -> float:
@@ -76,6 +103,21 @@ def test_products(shape: tuple[int, int], mode: Pdl) -> None:
 
 @needs_card
 @pytest.mark.gpu
+@pytest.mark.parametrize("shape", [(5128, 2560), (2560, 1536), (2560, 1024)], ids=str)
+def test_however_weights_are_asked_for_the_bits_are_the_same(shape: tuple[int, int]) -> None:
+    from ling_runtime.ops.cuda import stream  # noqa: PLC0415 - only where it is registered
+
+    weight, x = drawn(*shape, scale=0.02), drawn(max(ROWS), shape[1])
+    want = stream.linear_cuda(x, weight)
+    for asking in ASKINGS:
+        with asked(asking), pdl("early"):
+            for _ in range(3):
+                assert torch.equal(stream.linear_cuda(x, weight), want), asking
+                assert torch.equal(stream.linear_cuda(x[:6], weight), want[:6]), asking
+
+
+@needs_card
+@pytest.mark.gpu
 def test_a_product_follows_the_kernel_before_it() -> None:
     """Rows written by the launch in front are seen, whatever was asked for before the wait: a chain of 200 products."""
     from ling_runtime.ops.cuda.stream import linear_cuda  # noqa: PLC0415 - only where it is registered
@@ -97,15 +139,19 @@ def test_a_product_follows_the_kernel_before_it() -> None:
 
 @needs_card
 @pytest.mark.gpu
-def test_the_output_projection_norms_by_head() -> None:
+@pytest.mark.parametrize("parts", [1, 4, 16, 32])
+def test_the_output_projection_norms_by_head(parts: int) -> None:
     from ling_runtime.ops.cuda.stream import normed_linear_cuda  # noqa: PLC0415 - only where it is registered
 
     weights = KdaWeights(
         conv=drawn(1, 4), gate_scale=drawn(1), gate_bias=drawn(1), o_norm=drawn(1), out=drawn(2560, HEADS * WIDTH),
         lower_bound=-5.0, eps=1e-6,
     )  # fmt: skip
-    gated, squares = drawn(17, HEADS * WIDTH), torch.rand(17, HEADS, PARTS, device=DEVICE)
+    gated, squares = drawn(17, HEADS * WIDTH), torch.rand(17, HEADS, parts, device=DEVICE)
     ours = partial(normed_linear_cuda, weights=weights)
+    scale = (squares.double().sum(2, keepdim=True) / WIDTH + weights.eps).rsqrt()
+    exact = (gated.double().view(17, HEADS, WIDTH) * scale).flatten(1) @ weights.out.double().T
+    assert off_by(ours(gated, squares, rows=17), exact) < 3e-3
     assert off_by(ours(gated, squares, rows=17), normed_linear(gated, squares, weights, 17)) < 4e-3
     same_rows(lambda count: ours(gated[:count].contiguous(), squares[:count].contiguous(), rows=count), 17)
     assert not ours(gated, squares, rows=5)[5:].any()
@@ -113,7 +159,13 @@ def test_the_output_projection_norms_by_head() -> None:
 
 @needs_card
 @pytest.mark.gpu
-def test_the_gate_keeps_sums_and_squares() -> None:
+@pytest.mark.parametrize("hold", [False, True])
+def test_the_gate_keeps_sums_and_squares(hold: bool) -> None:
+    with asked({"hold": hold}):
+        the_gate_keeps_sums_and_squares()
+
+
+def the_gate_keeps_sums_and_squares() -> None:
     from ling_runtime.ops.cuda.stream import norm_gate_cuda  # noqa: PLC0415 - only where it is registered
 
     x, residual, norm, gate = drawn(17, 2560), drawn(17, 2560), drawn(2560), drawn(512, 2560, scale=0.02)
@@ -121,6 +173,9 @@ def test_the_gate_keeps_sums_and_squares() -> None:
     assert torch.equal(ours.total, theirs.total)
     assert off_by(ours.squares.sum(0), theirs.squares.sum(0)) < 1e-6
     assert off_by(ours.parts.sum(0), theirs.parts.sum(0)) < 1e-5
+    scaled = ((x + residual).float() * norm.float()).bfloat16()
+    assert off_by(ours.parts[0], scaled.double() @ gate.double().T) < 1e-5
+    assert off_by(ours.squares[0], (x + residual).double().square().sum(1)) < 1e-6
 
     def one_tensor(count: int) -> Tensor:
         sums = norm_gate_cuda(x[:count], residual[:count], norm, gate)
