@@ -118,6 +118,18 @@ def test_however_weights_are_asked_for_the_bits_are_the_same(shape: tuple[int, i
 
 @needs_card
 @pytest.mark.gpu
+def test_rows_may_lie_apart_and_one_row_at_any_stride() -> None:
+    from ling_runtime.ops.cuda.stream import linear_cuda  # noqa: PLC0415 - only where it is registered
+
+    wide, weight = drawn(6, 2 * 1024 + 8), drawn(2560, 1024, scale=0.02)
+    x = wide[:, 8 : 8 + 1024]
+    want = linear_cuda(x.contiguous(), weight)
+    assert torch.equal(linear_cuda(x, weight), want)
+    assert torch.equal(linear_cuda(x[:1].as_strided((1, 1024), (3, 1)), weight), want[:1])
+
+
+@needs_card
+@pytest.mark.gpu
 def test_a_product_follows_the_kernel_before_it() -> None:
     """Rows written by the launch in front are seen, whatever was asked for before the wait: a chain of 200 products."""
     from ling_runtime.ops.cuda.stream import linear_cuda  # noqa: PLC0415 - only where it is registered
