@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from experiments.step_subject import BF16_GATE, LEAN, Setting
+from experiments.step_subject import BF16_GATE, Setting
 from ling_runtime.executor.switches import Switches
 
 Step = Literal["1", "6", "5/6"]
@@ -122,20 +122,11 @@ SWITCHES: tuple[Switch, ...] = (
         name="router-and-lm-head-bf16", off=Setting(kernels=HEAD32), on=NARROW,
         post=Post(figure="about +10 %, the largest after run-ahead", section=WIDTHS),
     ),
-    Switch(name="mla-three", off=TUNED, on=Setting(kernels={"mla_window": LEAN["mla_window"]}), post=None),
     Switch(
         name="dense-activation", off=Setting(kernels={"dense_mlp": "reference"}), on=TUNED, steps=("1", "6"), post=None,
     ),
-    Switch(
-        name="dense-activation-inside", off=TUNED, on=Setting(kernels={"dense_mlp": "triton"}), steps=("1",), post=None,
-    ),
     Switch(name="gate-norm", off=UNFUSED, on=TUNED, post=None),
     Switch(name="gate-norm-bf16", off=TUNED, on=NARROW, post=None),
-    Switch(
-        name="select-inside", off=TUNED, on=Setting(kernels={"moe_block": "triton_select_inside"}), steps=("1",),
-        post=None,
-    ),
-    Switch(name="lean", off=NARROW, on=Setting(kernels=LEAN), post=None),
 )  # fmt: skip
 
 BV_CURVE_US = {4: 11.56, 8: 12.53, 16: 12.83, 32: 14.26, 64: 20.7, 128: 38.0}

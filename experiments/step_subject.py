@@ -23,7 +23,7 @@ from ling_runtime.memory.latent import pages_for
 from ling_runtime.memory.window import Window
 from ling_runtime.model.ling import Ling
 from ling_runtime.model.nextn import Nextn
-from ling_runtime.ops.registry import Kernels
+from ling_runtime.ops.registry import Kernels, variants
 from ling_runtime.ops.triton.launch import Pdl, pdl
 
 if TYPE_CHECKING:
@@ -36,12 +36,10 @@ if TYPE_CHECKING:
 ROOM = 1024
 """Positions past the context that steps may fill."""
 BF16_GATE = {"moe_block": "triton_gate_norm_bf16"}
-LEAN = {"mla_window": "triton_three", "dense_mlp": "triton", "moe_block": "triton_select_inside_bf16"}
-"""Fewer stages that wait for each other: meant for steps of one row."""
 COUNTED = device_selection({"router": "triton"})
 """A router of its own, whose choices can be counted."""
 STREAMED_EXACT = {"linear": "cuda", "kda_window": "cuda"}
-"""Products that ask for their weights before they wait."""
+"""Products that ask for their weights before they wait; there is no such gate in fp32."""
 STREAMED = STREAMED_EXACT | {"moe_block": "cuda_bf16"}
 
 
@@ -58,6 +56,11 @@ class Setting:
     def selection(self) -> dict[str, str]:
         return device_selection(self.kernels)
 
+    @property
+    def runs_here(self) -> bool:
+        """All of its variants are registered: those in CUDA C++ are only where there is a card and a compiler."""
+        return self.selection.items() <= {(v.operator, v.name) for v in variants()}
+
 
 STACKS: dict[str, Setting] = {
     "triton": Setting(),
@@ -66,10 +69,6 @@ STACKS: dict[str, Setting] = {
     "pdl-late": Setting(pdl="late"),
     "pdl-warm": Setting(pdl="warm"),
     "pdl-ahead": Setting(pdl="ahead"),
-    "lean": Setting(kernels=LEAN),
-    "streamed-in": Setting(kernels={"linear": "cuda"}),
-    "streamed-out": Setting(kernels={"kda_window": "cuda"}),
-    "streamed-gate": Setting(kernels={"moe_block": "cuda_bf16"}),
     "streamed-exact": Setting(kernels=STREAMED_EXACT),
     "streamed": Setting(kernels=STREAMED),
 }

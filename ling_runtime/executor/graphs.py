@@ -36,7 +36,7 @@ DEVICE_VARIANTS = {
     "moe": "triton",
     "router": "triton",
     "greedy_head": "triton",
-    "dense_mlp": "triton_apart",
+    "dense_mlp": "triton",
     "moe_block": "triton_gate_norm",
 }
 """What a captured step runs if nothing else is asked for: the fastest that keeps the checkpoint's precision."""

@@ -35,6 +35,9 @@ def test_names_are_unique_and_sides_differ() -> None:
 
 def test_every_setting_is_one_that_a_captured_step_takes() -> None:
     for setting in settings():
+        if any(name.startswith("cuda") for name in setting.kernels.values()) and not setting.runs_here:
+            continue  # no card, or no compiler for it
+        assert setting.runs_here
         assert missing_variants(Kernels(setting.selection)) == []
         check(setting.switches, drafting=True)
 
@@ -55,10 +58,10 @@ def test_switches_of_the_post_are_in_the_table_with_its_figures() -> None:
     assert "4.3 ms" in said["run-ahead"]
     assert "+10 %" in said["router-and-lm-head-bf16"]
     assert "14.26 to 11.56" in said["bv-table"]
-    assert said["mla-three"] == "-", "not the post's"
+    assert said["gate-norm"] == "-", "not the post's"
     tuned = [switch.name for switch in SWITCHES if TUNED not in (switch.off, switch.on)]
     assert sorted(tuned) == [
-        "glue-graph", "lean", "moe-align-pairs", "no-align", "pdl-late", "router-and-lm-head-bf16", "router-bf16",
+        "glue-graph", "moe-align-pairs", "no-align", "pdl-late", "router-and-lm-head-bf16", "router-bf16",
         "single-rounding-combine", "swiglu-epilogue",
     ]  # fmt: skip
 

@@ -1,7 +1,7 @@
-"""The gated feed-forward in Triton: the activation as one kernel, or for one row inside the down product.
+"""The gated feed-forward in Triton: between its two products the activation is one kernel, which rounds once.
 
-At one row every program of the down product can afford to activate the whole row for itself, and a stage of the step's
-chain goes away; more rows would be activated a hundred times over. Both ways give a row the same bits.
+Both products are the chosen `linear`, at every number of rows: a row's bits would depend on how many there are if one
+row's down product were another kernel.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
-from ling_runtime.config import TILE
 from ling_runtime.ops.registry import variant
 from ling_runtime.ops.triton.launch import enter, launch, leave
-from ling_runtime.ops.triton.linear import Tiles, precision, product
 from ling_runtime.ops.triton.moe import NO_LIMIT, activated
 
 if TYPE_CHECKING:
@@ -27,28 +25,11 @@ if TYPE_CHECKING:
 ACTIVATION = "the activation rounds once, from fp32"
 COLUMNS = 256
 """Columns of an activating program."""
-DOWN_TILES = Tiles(16, 512, 4, 1)
-"""Deep, and unrolled: a short load of one row is not pipelined, so there should be few."""
 
 
-@variant("dense_mlp", "triton", "rounding", f"{ACTIVATION}; one row's is inside the down product")
+@variant("dense_mlp", "triton", "rounding", ACTIVATION)
 def dense_triton(x: Tensor, gate_up: Tensor, down: Tensor, limit: float | None, kernels: Kernels) -> Tensor:
     """x [R, D] through gate_up [2F, D] and down [D, F] -> [R, D]."""
-    if len(x) > 1:
-        return dense_apart(x, gate_up, down, limit, kernels)
-    hidden = kernels["linear"](x, gate_up)
-    outputs, inner = down.shape
-    out = x.new_empty(1, outputs)
-    _gated_down[(triton.cdiv(outputs, DOWN_TILES.columns),)](
-        hidden, down, out, NO_LIMIT if limit is None else limit, outputs, inner, DOWN_TILES.columns,
-        min(DOWN_TILES.depth, triton.next_power_of_2(inner)), TILE, precision(x.dtype), **launch(),
-        num_warps=DOWN_TILES.warps, num_stages=DOWN_TILES.stages,
-    )  # fmt: skip
-    return out
-
-
-@variant("dense_mlp", "triton_apart", "rounding", ACTIVATION)
-def dense_apart(x: Tensor, gate_up: Tensor, down: Tensor, limit: float | None, kernels: Kernels) -> Tensor:
     hidden = kernels["linear"](x, gate_up)
     out = activate(hidden[None, :, None], x.dtype, (limit, None), None)[:, 0]
     return kernels["linear"](out, down)  # type: ignore[no-any-return]
@@ -84,28 +65,4 @@ def _activate(
         up += tl.load(at + part * stride + F, mask=inside, other=0.0).to(tl.float32)
     act = activated(gate, up, pair % slots, shared, low, high)
     tl.store(out + pair * F + column, act.to(out.dtype.element_ty), mask=inside)
-    leave(PDL)
-
-
-@triton.jit
-def _gated_down(
-    hidden, down, out, limit, N, K: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TM: tl.constexpr,
-    PRECISION: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
-    """One row gate|up [2K], activated a block of the depth at a time, through down [N, K]; summed front to back."""
-    enter(PDL)
-    column, place = tl.program_id(0) * BN + tl.arange(0, BN), tl.arange(0, BK)
-    first = tl.arange(0, TM) == 0
-    total = tl.zeros((TM, BN), tl.float32)
-    for block in tl.static_range((K + BK - 1) // BK):
-        here = block * BK + place
-        inside = here < K
-        b = tl.load(down + (column % N)[None, :] * K + here[:, None], mask=inside[:, None], other=0.0)
-        gate = tl.load(hidden + here, mask=inside, other=0.0).to(tl.float32)
-        up = tl.load(hidden + K + here, mask=inside, other=0.0).to(tl.float32)
-        act = activated(gate, up, 0, -1, limit, limit).to(b.dtype)
-        a = tl.where(first[:, None], act[None, :], tl.zeros((TM, BK), b.dtype))
-        total = product(a, b, total, PRECISION)
-    known = first[:, None] & (column < N)[None, :]
-    tl.store(out + column[None, :] + tl.zeros((TM, BN), tl.int32), total.to(out.dtype.element_ty), mask=known)
     leave(PDL)

@@ -13,8 +13,8 @@ import os
 import torch
 
 MODULES = (
-    "chain", "commit", "dense", "draft", "head", "kda", "kda_tiles", "linear", "mla", "mla_three", "moe_layer",
-    "moe_one", "moe_switches", "norm", "relay", "ring", "router", "router_norm",
+    "chain", "commit", "dense", "draft", "head", "kda", "kda_tiles", "linear", "mla", "moe_layer",
+    "moe_switches", "norm", "relay", "ring", "router", "router_norm",
     "prompt_kda", "prompt_linear", "prompt_mla", "prompt_moe", "prompt_router",
 )  # fmt: skip
 
