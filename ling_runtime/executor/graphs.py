@@ -38,6 +38,8 @@ DEVICE_VARIANTS = {
     "greedy_head": "triton",
 }
 """What a captured step needs: operators that take lengths from the device."""
+RANK_VARIANTS = DEVICE_VARIANTS | {"shard_head": "triton"}
+"""The same where several ranks share the vocabulary."""
 
 
 def missing_variants(kernels: Kernels, needed: Mapping[str, str] = DEVICE_VARIANTS) -> list[str]:
