@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from experiments.step_subject import LEAN, Setting
+from experiments.step_subject import BF16_GATE, LEAN, Setting
 from ling_runtime.executor.switches import Switches
 
 Step = Literal["1", "6", "5/6"]
@@ -41,10 +41,9 @@ class Switch:
 
 
 TUNED = Setting()
-GATE_NORM, SELECT_INSIDE = (
-    Setting(kernels={"moe_block": name}) for name in ("triton_gate_norm", "triton_select_inside")
-)
-DENSE_APART = Setting(kernels={"dense_mlp": "triton_apart"})
+UNFUSED = Setting(kernels={"moe": "triton"})
+"""The router and the experts as operators of their own: what their own switches are held against."""
+NARROW = Setting(kernels=BF16_GATE)
 AHEAD: tuple[Mode, Mode] = ("ahead", "ahead")
 SEAMS, PDL, KERNELS = (
     "Closing the seams",
@@ -97,23 +96,22 @@ SWITCHES: tuple[Switch, ...] = (
         post=Post(figure="about 4 us a layer, on a par with two launches", section=KERNELS),
     ),
     Switch(
-        name="no-align", off=Setting(kernels={"moe": "triton_align_pairs"}), on=TUNED, post=None,
+        name="no-align", off=Setting(kernels={"moe": "triton_align_pairs"}), on=UNFUSED, post=None,
     ),
     Switch(
-        name="swiglu-epilogue", off=Setting(kernels={"moe": "triton_swiglu_apart"}), on=TUNED,
+        name="swiglu-epilogue", off=Setting(kernels={"moe": "triton_swiglu_apart"}), on=UNFUSED,
         post=Post(figure=None, section=KERNELS),
     ),
     Switch(
-        name="single-rounding-combine", off=Setting(kernels={"moe": "triton_combine_rounded"}), on=TUNED,
+        name="single-rounding-combine", off=Setting(kernels={"moe": "triton_combine_rounded"}), on=UNFUSED,
         post=Post(figure=None, section=PDL),
     ),
     Switch(
         name="bv-table", off=Setting(kernels={"kda_window": "triton_bv32"}), on=TUNED,
         post=Post(figure="up to 19 % a call: 14.26 to 11.56 us at 6 rows", section=KERNELS),
     ),
-    Switch(name="router-parts", off=TUNED, on=Setting(kernels={"router": "triton_parts"}), post=None),
     Switch(
-        name="router-bf16", off=TUNED, on=Setting(kernels={"router": "triton_bf16"}),
+        name="router-bf16", off=UNFUSED, on=Setting(kernels={"router": "triton_bf16"}),
         post=Post(figure="not apart from the head", section=WIDTHS),
     ),
     Switch(
@@ -121,25 +119,23 @@ SWITCHES: tuple[Switch, ...] = (
         post=Post(figure="not apart from the gate", section=WIDTHS),
     ),
     Switch(
-        name="router-and-lm-head-bf16", off=Setting(kernels=HEAD32), on=Setting(kernels={"router": "triton_bf16"}),
+        name="router-and-lm-head-bf16", off=Setting(kernels=HEAD32), on=NARROW,
         post=Post(figure="about +10 %, the largest after run-ahead", section=WIDTHS),
     ),
     Switch(name="mla-three", off=TUNED, on=Setting(kernels={"mla_window": LEAN["mla_window"]}), post=None),
-    Switch(name="dense-activation", off=TUNED, on=DENSE_APART, steps=("1", "6"), post=None),
     Switch(
-        name="dense-activation-inside", off=DENSE_APART, on=Setting(kernels={"dense_mlp": LEAN["dense_mlp"]}),
-        steps=("1",), post=None,
-    ),
-    Switch(name="gate-norm", off=TUNED, on=GATE_NORM, post=None),
-    Switch(name="select-inside", off=GATE_NORM, on=SELECT_INSIDE, steps=("1",), post=None),
-    Switch(
-        name="gate-norm-bf16", off=GATE_NORM, on=Setting(kernels={"moe_block": "triton_gate_norm_bf16"}), post=None,
+        name="dense-activation", off=Setting(kernels={"dense_mlp": "reference"}), on=TUNED, steps=("1", "6"), post=None,
     ),
     Switch(
-        name="select-inside-bf16", off=SELECT_INSIDE, on=Setting(kernels={"moe_block": "triton_select_inside_bf16"}),
-        steps=("1",), post=None,
+        name="dense-activation-inside", off=TUNED, on=Setting(kernels={"dense_mlp": "triton"}), steps=("1",), post=None,
     ),
-    Switch(name="lean", off=TUNED, on=Setting(kernels=LEAN), post=None),
+    Switch(name="gate-norm", off=UNFUSED, on=TUNED, post=None),
+    Switch(name="gate-norm-bf16", off=TUNED, on=NARROW, post=None),
+    Switch(
+        name="select-inside", off=TUNED, on=Setting(kernels={"moe_block": "triton_select_inside"}), steps=("1",),
+        post=None,
+    ),
+    Switch(name="lean", off=NARROW, on=Setting(kernels=LEAN), post=None),
 )  # fmt: skip
 
 BV_CURVE_US = {4: 11.56, 8: 12.53, 16: 12.83, 32: 14.26, 64: 20.7, 128: 38.0}

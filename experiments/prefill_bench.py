@@ -26,7 +26,7 @@ from experiments.step_floor import copy_bandwidth
 from experiments.step_subject import SwitchedKernels
 from ling_runtime.config import ModelConfig
 from ling_runtime.dummy import DummyTensors
-from ling_runtime.executor.graphs import DEVICE_VARIANTS
+from ling_runtime.executor.graphs import device_selection
 from ling_runtime.executor.interface import RowSampling
 from ling_runtime.executor.step import StepExecutor
 from ling_runtime.memory.caches import Caches
@@ -57,7 +57,7 @@ class Subject:
         self.prompt = torch.randint(config.vocab_size - 4, (rows,), generator=noise).tolist()
 
     def executor(self, stack: str, part: int) -> StepExecutor:
-        self.kernels.select(DEVICE_VARIANTS | STACKS[stack])
+        self.kernels.select(device_selection(STACKS[stack]))
         pages = pages_for(self._longest)
         caches = Caches(self.config, max_requests=1, pages=pages, dtype=torch.bfloat16, device=self._device)
         proposer = NextnProposer(self._model, self._layer, caches, steps=3, slots=2) if self._layer else None

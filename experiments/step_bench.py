@@ -134,7 +134,9 @@ def arguments() -> argparse.Namespace:
         "--model-path", type=Path, default=SHARD, help="directory with a config.json; weights are drawn"
     )
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 4, 6, 9, 17])
-    parser.add_argument("--stack", nargs="+", default=["reference", "triton"], choices=["reference", *STACKS])
+    parser.add_argument(
+        "--stack", nargs="+", default=["reference", "triton", "bf16-gate"], choices=["reference", *STACKS]
+    )
     parser.add_argument("--nextn", type=int, nargs="*", default=[], metavar="DRAFTS", help="whole NEXTN steps, too")
     parser.add_argument("--dspark", type=int, nargs="*", default=[], metavar="BLOCK", help="steps of a block, by part")
     parser.add_argument("--draft-path", type=Path, default=DRAFT_SHARD, help="a draft's config.json; weights are drawn")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ling_runtime.dummy import DummyTensors
-from ling_runtime.executor.graphs import DEVICE_VARIANTS, VerifyStep
+from ling_runtime.executor.graphs import VerifyStep, device_selection
 from ling_runtime.executor.nextn_graphs import DraftStep, ExtendStep, Seeds
 from ling_runtime.executor.relay import Relay
 from ling_runtime.executor.switches import DEFAULT, Switches
@@ -35,9 +35,11 @@ if TYPE_CHECKING:
 
 ROOM = 1024
 """Positions past the context that steps may fill."""
-TUNED = {"dense_mlp": "triton_apart"}
-LEAN = {"mla_window": "triton_three", "dense_mlp": "triton", "moe_block": "triton_select_inside"}
+BF16_GATE = {"moe_block": "triton_gate_norm_bf16"}
+LEAN = {"mla_window": "triton_three", "dense_mlp": "triton", "moe_block": "triton_select_inside_bf16"}
 """Fewer stages that wait for each other: meant for steps of one row."""
+COUNTED = device_selection({"router": "triton"})
+"""A router of its own, whose choices can be counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,26 +48,24 @@ class Setting:
 
     pdl: Pdl = "early"
     kernels: Mapping[str, str] = field(default_factory=dict)
-    """Variants, where not those of `DEVICE_VARIANTS`."""
+    """Variants, where not the device's own."""
     switches: Switches = DEFAULT
 
     @property
     def selection(self) -> dict[str, str]:
-        return DEVICE_VARIANTS | dict(self.kernels)
+        return device_selection(self.kernels)
 
 
 STACKS: dict[str, Setting] = {
     "triton": Setting(),
+    "bf16-gate": Setting(kernels=BF16_GATE),
     "pdl-off": Setting(pdl="off"),
     "pdl-late": Setting(pdl="late"),
     "pdl-warm": Setting(pdl="warm"),
     "pdl-ahead": Setting(pdl="ahead"),
-    "tuned": Setting(kernels=TUNED | {"moe_block": "triton_gate_norm_parts"}),
-    "tuned-bf16": Setting(kernels=TUNED | {"moe_block": "triton_gate_norm_bf16"}),
     "lean": Setting(kernels=LEAN),
-    "lean-bf16": Setting(kernels=LEAN | {"moe_block": "triton_select_inside_bf16"}),
 }
-"""Captured steps; the first as the executor makes them."""
+"""Captured steps; the first as the executor makes them, the second with the post's gate."""
 
 
 class SwitchedKernels(Kernels):
@@ -151,7 +151,7 @@ class Bench:
 
 def captured(bench: Bench, rows: int, setting: Setting) -> tuple[Callable[[], None], float]:
     """(replay of the verify step, distinct experts of an eager run) with the device operators."""
-    bench.kernels.select(DEVICE_VARIANTS)
+    bench.kernels.select(COUNTED)
     verify = VerifyStep(bench.model, bench.caches, bench.relay, batch=1, rows=rows)
     verify.slots.fill_(bench.slot)
     with pdl(setting.pdl):
@@ -163,7 +163,7 @@ def captured(bench: Bench, rows: int, setting: Setting) -> tuple[Callable[[], No
 
 def nextn(bench: Bench, steps: int, setting: Setting) -> tuple[Callable[[], None], float]:
     """(three replays that make a whole NEXTN step, distinct experts of its verification)."""
-    bench.kernels.select(DEVICE_VARIANTS)
+    bench.kernels.select(COUNTED)
     model, device = bench.model, bench.device
     relay = Relay(2, drafts=steps, longest=bench.context + ROOM, device=device)
     relay.admit(bench.slot, bench.caches, length=bench.context, token=7)

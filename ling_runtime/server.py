@@ -121,7 +121,7 @@ def load(config: ServerConfig, ranks: Ranks | None = None) -> Executor:
         chunk=config.chunked_prefill_size if config.chunked_prefill_size > 0 else WHOLE_PROMPT,
         dtype=config.dtype,
         device=config.device,
-        kernels=(device_variants(config) if graphs else {}) | prompt_variants(config) | config.kernel,
+        kernels=prompt_variants(config) | (device_variants(config) if graphs else config.kernel),
         graphs=graphs,
         overlap=graphs and not config.disable_overlap_schedule,
         seq_lens_pin=config.seq_lens_pin,
@@ -186,11 +186,10 @@ def rearranged(config: ServerConfig, *, graphs: bool) -> Switches:
 
 def device_variants(config: ServerConfig) -> dict[str, str]:
     from ling_runtime.executor.dspark_graphs import BLOCK_VARIANTS  # noqa: PLC0415 - it imports Triton
-    from ling_runtime.executor.graphs import DEVICE_VARIANTS, RANK_VARIANTS  # noqa: PLC0415
+    from ling_runtime.executor.graphs import DEVICE_VARIANTS, RANK_VARIANTS, device_selection  # noqa: PLC0415
 
-    if config.tp_size > 1:
-        return RANK_VARIANTS
-    return BLOCK_VARIANTS if config.speculative_algorithm == "DSPARK" else DEVICE_VARIANTS
+    one = BLOCK_VARIANTS if config.speculative_algorithm == "DSPARK" else DEVICE_VARIANTS
+    return device_selection(config.kernel, RANK_VARIANTS if config.tp_size > 1 else one)
 
 
 def draft_settings(config: ServerConfig) -> DraftSettings | None:

@@ -85,14 +85,6 @@ def load_executor(path: str, settings: ExecutorSettings, ranks: Communicator = A
     return executor
 
 
-def check_ranks(settings: ExecutorSettings, size: int) -> None:
-    """ConfigError for what several ranks do not do together."""
-    if settings.draft:
-        raise ConfigError(f"tp_size={size}: not under speculative_algorithm DSPARK; allowed: NEXTN or none")
-    if (block := settings.kernels.get("moe_block", "reference")) != "reference":
-        raise ConfigError(f"tp_size={size}: kernels.moe_block={block} has no seam for the ranks; allowed: reference")
-
-
 def build_executor(
     config: ModelConfig, tensors: Mapping[str, Tensor], settings: ExecutorSettings, ranks: Communicator = ALONE
 ) -> StepExecutor:
@@ -104,8 +96,8 @@ def build_executor(
         raise ConfigError(f"dtype={settings.dtype}: allowed: {', '.join(DTYPES)}")
     if settings.num_steps and not config.num_nextn_predict_layers:
         raise ConfigError("speculative_algorithm=NEXTN: the checkpoint has num_nextn_predict_layers=0")
-    if ranks.size > 1:
-        check_ranks(settings, ranks.size)
+    if ranks.size > 1 and settings.draft:
+        raise ConfigError(f"tp_size={ranks.size}: not under speculative_algorithm DSPARK; allowed: NEXTN or none")
     dtype, device = DTYPES[settings.dtype], torch.device(settings.device)
     drawn_on = device if settings.load_format == "dummy" else None
     draft = read_draft(settings.draft, config, context, drawn_on=drawn_on) if settings.draft else None

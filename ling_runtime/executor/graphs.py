@@ -36,16 +36,28 @@ DEVICE_VARIANTS = {
     "moe": "triton",
     "router": "triton",
     "greedy_head": "triton",
+    "dense_mlp": "triton_apart",
+    "moe_block": "triton_gate_norm",
 }
-"""What a captured step needs: operators that take lengths from the device."""
+"""What a captured step runs if nothing else is asked for: the fastest that keeps the checkpoint's precision."""
 RANK_VARIANTS = DEVICE_VARIANTS | {"shard_head": "triton"}
 """The same where several ranks share the vocabulary."""
+OF_OTHERS = {"dense_mlp", "moe_block"}
+"""Operators whose references are made of other operators, and run wherever those do."""
+INSIDE = {"moe_block": ("moe", "router")}
+"""Operators that a fused one would leave uncalled."""
+
+
+def device_selection(asked: Mapping[str, str], defaults: Mapping[str, str] = DEVICE_VARIANTS) -> dict[str, str]:
+    """Variants of a captured step where `asked` are chosen: no default is fused over one that was asked for."""
+    kept = {o: v for o, v in defaults.items() if o in asked or not asked.keys() & set(INSIDE.get(o, ()))}
+    return kept | dict(asked)
 
 
 def missing_variants(kernels: Kernels, needed: Mapping[str, str] = DEVICE_VARIANTS) -> list[str]:
-    """Operators that run another variant than the device's own or one of its switches (`triton_*`)."""
+    """Operators that run another variant than one that takes lengths from the device (`triton`, `triton_*`)."""
     chosen = {str(row["operator"]): str(row["variant"]) for row in kernels.report()}
-    return sorted(o for o, name in needed.items() if chosen[o] != name and not chosen[o].startswith(f"{name}_"))
+    return sorted(o for o in needed if o not in OF_OTHERS and chosen[o].split("_")[0] != "triton")
 
 
 class Recorded(ABC):

@@ -39,7 +39,6 @@ class MoeMlp:
 
     def __init__(self, config: ModelConfig, weights: Packer, layer: int, kernels: Kernels, ranks: Communicator) -> None:
         self._run, self._kernels, self._eps = kernels["moe_block"], kernels, config.rms_norm_eps
-        self._ranks = ranks
         limit, shared_limit = config.swiglu_limits(layer)
         experts = [weights.at(f"experts.{e}") for e in range(config.num_experts)]
         shared = [weights.at("shared_experts")] if config.num_shared_experts else []
@@ -59,6 +58,7 @@ class MoeMlp:
             shared_down=pair[1],
             shared_limit=shared_limit,
             joined=joined,
+            ranks=ranks,
         )
 
     @staticmethod
@@ -67,16 +67,11 @@ class MoeMlp:
 
     def __call__(self, x: Tensor, residual: Tensor, entry: Tensor, norm: Tensor, pass_: Pass) -> tuple[Tensor, Tensor]:
         """Rows of attention and the residual before it -> (norm of the layer's sum with its residual, the sum)."""
-        rows, kernels, prompt = pass_.window.real_rows, self._kernels, pass_.window.prompt
-        if not prompt and self._ranks.size == 1:
+        rows, kernels = pass_.window.real_rows, self._kernels
+        if not pass_.window.prompt:
             return self._run(x, residual, entry, norm, self._eps, rows, self._weights, kernels)  # type: ignore[no-any-return]
         normed, residual = kernels["add_rms_norm"](x, residual, entry, self._eps)
-        layer = kernels["prompt_moe" if prompt else "moe"]
-        if self._ranks.size == 1:
-            return layer(normed, residual, norm, self._eps, rows, self._weights, kernels)  # type: ignore[no-any-return]
-        # The operator ends with residual and norm, which come after the sum over ranks: here it is given no residual.
-        _, part = layer(normed, self._ranks.zeros(residual), norm, self._eps, rows, self._weights, kernels)
-        return kernels["add_rms_norm"](self._ranks.reduce(part), residual, norm, self._eps)  # type: ignore[no-any-return]
+        return kernels["prompt_moe"](normed, residual, norm, self._eps, rows, self._weights, kernels)  # type: ignore[no-any-return]
 
 
 def router_weights(config: ModelConfig, weights: Packer) -> RouterWeights:

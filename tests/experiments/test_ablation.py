@@ -41,7 +41,7 @@ def test_every_setting_is_one_that_a_captured_step_takes() -> None:
 
 def test_every_variant_beside_the_default_is_measured() -> None:
     """A variant that can be chosen and is in no line of the table would be one whose price nobody knows."""
-    chosen = {pair for setting in settings() for pair in setting.kernels.items()}
+    chosen = {pair for setting in settings() for pair in setting.selection.items()}
     curve = {("kda_window", f"triton_bv{tile}") for tile in BV_CURVE_US}
     beside = {(v.operator, v.name) for v in variants() if v.name.startswith("triton_")}
     assert beside <= chosen | curve
@@ -58,9 +58,8 @@ def test_switches_of_the_post_are_in_the_table_with_its_figures() -> None:
     assert said["mla-three"] == "-", "not the post's"
     tuned = [switch.name for switch in SWITCHES if TUNED not in (switch.off, switch.on)]
     assert sorted(tuned) == [
-        "dense-activation-inside", "gate-norm-bf16", "glue-graph", "moe-align-pairs", "pdl-late",
-        "router-and-lm-head-bf16", "select-inside",
-        "select-inside-bf16",
+        "glue-graph", "lean", "moe-align-pairs", "no-align", "pdl-late", "router-and-lm-head-bf16", "router-bf16",
+        "single-rounding-combine", "swiglu-epilogue",
     ]  # fmt: skip
 
 

@@ -1,8 +1,8 @@
 """The router in Triton: gate products split over K, then one program per row that adds the parts and selects.
 
-The gate stays as precise as the reference's (fp32 weights; bf16 rows are exact in the tensor core's three-product
-form). Splitting K is what fills the chip with a matrix of 512 columns; the split is fixed and the parts are added in
-order, so a row's bits depend on nothing else.
+The gate stays as precise as the reference's: its fp32 weights are three bf16 numbers each, whose products with bf16
+rows are exact. Splitting K is what fills the chip with a matrix of 512 columns; the split is fixed and the parts are
+added in order, so a row's bits depend on nothing else.
 """
 
 from __future__ import annotations
@@ -35,35 +35,27 @@ def route_triton(
     return _routed(x, weights, weights.gate, tiles, splits)
 
 
-@variant("router", "triton_parts", "rounding", "gate products of a third of a weight's bits each, in eight parts of K")
-def route_triton_parts(x: Tensor, weights: RouterWeights) -> tuple[Tensor, Tensor]:
-    """The same with products of bf16, as exact."""
-    return _routed(x, weights, weights.gate, GATE_TILES, SPLITS, "parts")
-
-
 @variant("router", "triton_bf16", "rounding", "gate weights and rows in bf16, added in eight parts of K")
 def route_triton_bf16(x: Tensor, weights: RouterWeights) -> tuple[Tensor, Tensor]:
     """The same with half the gate's bytes."""
     return _routed(x, weights, weights.narrow_gate, GATE_TILES, SPLITS)
 
 
-def gate_form(x: Tensor, gate: Tensor, mixed: str = "tf32x3") -> str:
+def gate_form(x: Tensor, gate: Tensor) -> str:
     """How rows and gate are multiplied: fp32 weights by bf16 rows in three products, which lose nothing."""
     if gate.dtype == torch.bfloat16 or x.dtype == torch.float32:
         return precision(gate.dtype)
-    return "ieee" if INTERPRETED else mixed
+    return "ieee" if INTERPRETED else "parts"
 
 
-def _routed(
-    x: Tensor, weights: RouterWeights, gate: Tensor, tiles: Tiles, splits: int, mixed: str = "tf32x3"
-) -> tuple[Tensor, Tensor]:
+def _routed(x: Tensor, weights: RouterWeights, gate: Tensor, tiles: Tiles, splits: int) -> tuple[Tensor, Tensor]:
     rows, inner = x.shape
     experts, kept = gate.shape[0], weights.experts_per_row
     assert experts & (experts - 1) == 0 and experts // weights.groups >= 2, "selection works on powers of two"  # noqa: PT018
     parts = torch.empty(splits, rows, experts, dtype=torch.float32, device=x.device)
     share = triton.cdiv(inner, splits * tiles.depth) * tiles.depth
     _gate[(triton.cdiv(experts, tiles.columns), splits, triton.cdiv(rows, TILE))](
-        x, gate, parts, rows, experts, inner, share, tiles.columns, tiles.depth, TILE, gate_form(x, gate, mixed),
+        x, gate, parts, rows, experts, inner, share, tiles.columns, tiles.depth, TILE, gate_form(x, gate),
         **launch(), num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
     ids = torch.empty(rows, kept, dtype=torch.int64, device=x.device)

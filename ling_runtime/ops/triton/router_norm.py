@@ -2,7 +2,7 @@
 
 Gate programs add the residual for their own part of K, multiply by the norm's weight alone and leave their part of the
 sum of squares; selection scales the sums. The normed rows, which experts need, are written beside selection by other
-programs of its launch. What it changes: rows reach the gate without having been rounded after the norm.
+programs of its launch. What it changes: rows are rounded before the norm's factor instead of behind it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 NORM_COLUMNS = 256
 """Columns of a program that writes normed rows beside selection: one warp's."""
-WHY = "the norm scales the gate's sums: rows reach it unrounded"
+WHY = "the norm scales the gate's sums: rows are rounded before it"
 
 
 @variant("moe_block", "triton_gate_norm", "rounding", WHY)
@@ -40,14 +40,6 @@ def moe_block_gate_norm(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """x [R, D] -> (norm of the sum with the residual, the sum), with the layer's two norms `entry` and `norm`."""
     return _block(x, residual, entry, norm, eps, rows, weights, kernels, weights.router.gate)
-
-
-@variant("moe_block", "triton_gate_norm_parts", "rounding", "the norm scales the gate's sums of rows rounded before it")
-def moe_block_gate_norm_parts(
-    x: Tensor, residual: Tensor, entry: Tensor, norm: Tensor, eps: float, rows: int, weights: MoeWeights,
-    kernels: Kernels,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    return _block(x, residual, entry, norm, eps, rows, weights, kernels, weights.router.gate, "parts")
 
 
 @variant("moe_block", "triton_gate_norm_bf16", "rounding", f"{WHY}, and meet gate weights in bf16")
@@ -60,11 +52,11 @@ def moe_block_gate_norm_bf16(
 
 def _block(
     x: Tensor, residual: Tensor, entry: Tensor, norm: Tensor, eps: float, rows: int, weights: MoeWeights,
-    kernels: Kernels, gate: Tensor, mixed: str = "tf32x3",
+    kernels: Kernels, gate: Tensor,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     if rows > LONGEST:
         return moe_block(x, residual, entry, norm, eps, rows, weights, kernels)
-    normed, total, ids, chosen = norm_route(x, residual, entry, eps, weights.router, gate, mixed)
+    normed, total, ids, chosen = norm_route(x, residual, entry, eps, weights.router, gate)
     return routed(normed, total, norm, eps, rows, ids, chosen, weights, kernels)
 
 
@@ -79,7 +71,7 @@ class GateSums(NamedTuple):
     """[R, D] rows with the residual."""
 
 
-def norm_gate(x: Tensor, residual: Tensor, norm: Tensor, gate: Tensor, mixed: str = "tf32x3") -> GateSums:
+def norm_gate(x: Tensor, residual: Tensor, norm: Tensor, gate: Tensor) -> GateSums:
     """x, residual [R, D] through gate [E, D]."""
     (rows, inner), experts = x.shape, len(gate)
     parts = torch.empty(SPLITS, rows, experts, dtype=torch.float32, device=x.device)
@@ -88,18 +80,18 @@ def norm_gate(x: Tensor, residual: Tensor, norm: Tensor, gate: Tensor, mixed: st
     share = triton.cdiv(inner, SPLITS * GATE_TILES.depth) * GATE_TILES.depth
     _norm_gate[(1 + triton.cdiv(experts, GATE_TILES.columns), SPLITS, triton.cdiv(rows, TILE))](
         x, residual, norm, gate, parts, squares, total, rows, experts, inner, share, triton.next_power_of_2(share),
-        GATE_TILES.columns, GATE_TILES.depth, TILE, gate_form(x, gate, mixed), **launch(), num_warps=GATE_TILES.warps,
+        GATE_TILES.columns, GATE_TILES.depth, TILE, gate_form(x, gate), **launch(), num_warps=GATE_TILES.warps,
         num_stages=GATE_TILES.stages,
     )  # fmt: skip
     return GateSums(parts, squares, total)
 
 
 def norm_route(
-    x: Tensor, residual: Tensor, norm: Tensor, eps: float, weights: RouterWeights, gate: Tensor, mixed: str
+    x: Tensor, residual: Tensor, norm: Tensor, eps: float, weights: RouterWeights, gate: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """x, residual [R, D] -> (norm of the sum, the sum, expert ids [R, k], weights [R, k] fp32)."""
     (rows, inner), experts, taken = x.shape, len(gate), weights.experts_per_row
-    parts, squares, total = norm_gate(x, residual, norm, gate, mixed)
+    parts, squares, total = norm_gate(x, residual, norm, gate)
     normed = torch.empty_like(x)
     ids = torch.empty(rows, taken, dtype=torch.int64, device=x.device)
     chosen = torch.empty(rows, taken, dtype=torch.float32, device=x.device)

@@ -14,6 +14,7 @@ import torch
 
 import ling_runtime
 from ling_runtime.executor.build import ExecutorSettings, load_executor
+from ling_runtime.ops.prompt import PROMPT_VARIANTS
 from ling_runtime.tokenizer import Tokenizer
 from ling_runtime.training.problems.generate import generate as problems
 from tests.ling_runtime.executor.driving import GREEDY
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 PROMPTS, TOKENS, TOGETHER = 20, 256, 10
-LEAN = {"mla_window": "triton_three", "dense_mlp": "triton", "moe_block": "triton_select_inside"}
+BF16_GATE = {"moe_block": "triton_gate_norm_bf16"}
 SHIPPED = Path(ling_runtime.__file__).parent / "checkpoints/ling_tiny"
 
 
@@ -41,12 +42,12 @@ def prompts() -> list[list[int]]:
 
 
 def executor(steps: int, dtype: str, *, device: str = "cuda", kernels: Mapping[str, str] | None = None) -> StepExecutor:
-    from ling_runtime.executor.graphs import DEVICE_VARIANTS  # noqa: PLC0415 - it imports Triton
+    from ling_runtime.executor.graphs import device_selection  # noqa: PLC0415 - it imports Triton
 
     graphs = device == "cuda"
     settings = ExecutorSettings(
         num_steps=steps, max_requests=TOGETHER, context_length=1024, dtype=dtype, device=device,
-        kernels=DEVICE_VARIANTS | dict(kernels or {}) if graphs else {}, graphs=graphs,
+        kernels=device_selection(kernels or {}) | PROMPT_VARIANTS if graphs else {}, graphs=graphs,
     )  # fmt: skip
     return load_executor(str(SHIPPED), settings)
 
@@ -78,7 +79,7 @@ def test_fp32_gives_the_tokens_of_the_cpu(prompts: list[list[int]]) -> None:
         assert greedy(executor(steps, "float32"), prompts, together) == want, (steps, together)
 
 
-@pytest.mark.parametrize("kernels", [{}, LEAN], ids=["default", "lean"])
+@pytest.mark.parametrize("kernels", [{}, BF16_GATE], ids=["default", "bf16 gate"])
 def test_bf16_drafting_changes_no_byte(prompts: list[list[int]], kernels: Mapping[str, str]) -> None:
     plain = greedy(executor(0, "bfloat16", kernels=kernels), prompts, 1)
     for steps, together in ((3, 1), (5, 1), (3, TOGETHER)):

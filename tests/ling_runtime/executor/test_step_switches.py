@@ -17,7 +17,7 @@ from ling_runtime.config import ConfigError
 from ling_runtime.executor.build import ExecutorSettings, build_executor
 from ling_runtime.executor.glue import WARM, Glue
 from ling_runtime.executor.graph_step import GraphExecutor
-from ling_runtime.executor.graphs import DEVICE_VARIANTS, VerifyStep, missing_variants
+from ling_runtime.executor.graphs import DEVICE_VARIANTS, VerifyStep, device_selection, missing_variants
 from ling_runtime.executor.parts import RefillStep
 from ling_runtime.executor.relay import Ring
 from ling_runtime.executor.switches import Switches
@@ -139,6 +139,18 @@ def test_graphs_take_the_device_variants_and_their_switches() -> None:
     assert missing_variants(Kernels(DEVICE_VARIANTS)) == []
     assert missing_variants(Kernels(DEVICE_VARIANTS | {"mla_window": "triton_three", "moe": "triton_align_two"})) == []
     assert missing_variants(Kernels(DEVICE_VARIANTS | {"router": "bf16"})) == ["router"]
+
+
+def test_no_default_is_fused_over_an_operator_that_was_asked_for() -> None:
+    assert device_selection({}) == DEVICE_VARIANTS
+    assert device_selection({"kda_window": "triton_bv4"}) == DEVICE_VARIANTS | {"kda_window": "triton_bv4"}
+    for asked in ({"moe": "triton_align_two"}, {"router": "triton_bf16"}):
+        selection = device_selection(asked)
+        assert "moe_block" not in selection
+        assert asked.items() <= selection.items()
+        assert missing_variants(Kernels(selection)) == []
+    both = {"moe": "triton", "moe_block": "triton_gate_norm_bf16"}
+    assert both.items() <= device_selection(both).items()
 
 
 def looked_up(step: VerifyStep) -> list[torch.Tensor]:

@@ -55,8 +55,7 @@ def start() -> Iterator[Any]:
 def serve(start: Any, device: str, dtype: str) -> str:
     flags = ["--model-path", str(SHIPPED), "--port", "0", "--device", device, "--dtype", dtype, "--num-threads", "1"]
     chain = ["--speculative-algorithm", "NEXTN", "--speculative-num-steps", "3", "--context-length", "1024"]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    server = start("-m", "ling_runtime.server", *flags, *chain, stdout=subprocess.PIPE, env=env, cwd=ROOT)
+    server = start("-m", "ling_runtime.server", *flags, *chain, stdout=subprocess.PIPE, cwd=ROOT)
     line = server.stdout.readline()
     assert " on http://" in line, "the server did not start; its log is above"
     return str(line.split(" on ", 1)[1].split(" ", 1)[0])
