@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store, TCPStore
 
 from ling_runtime.config import ConfigError
+from ling_runtime.parallel.communicator import ALONE, Communicator
 from ling_runtime.parallel.group import GroupCommunicator
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 HOST = "127.0.0.1"
 PATIENCE = dt.timedelta(minutes=30)
@@ -41,8 +46,17 @@ def meeting_place(port: int, size: int) -> TCPStore:
     return TCPStore(HOST, port, size, is_master=False, timeout=PATIENCE)
 
 
-def join(store: Store, rank: int, size: int, device: str) -> GroupCommunicator:
-    """Become rank `rank`, on the card of that number where there are cards; returns when all have come."""
+def launched(environment: Mapping[str, str], device: str) -> Communicator:
+    """The rank that torchrun started this process as; alone where it did not."""
+    size = int(environment.get("WORLD_SIZE", "1"))
+    return ALONE if size == 1 else join(None, int(environment["RANK"]), size, device)
+
+
+def join(store: Store | None, rank: int, size: int, device: str) -> GroupCommunicator:
+    """Become rank `rank`, on the card of that number where there are cards; returns when all have come.
+
+    `store` None: where the environment says (torchrun).
+    """
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     if device == "cuda":
