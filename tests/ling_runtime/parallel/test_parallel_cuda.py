@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from tests.ling_runtime.parallel.served import SHIPPED, greedy, settings
 
 from ling_runtime.executor.build import load_executor
+from tests.ling_runtime.parallel.served import SHIPPED, greedy, settings
 
 CARDS = 2
 pytestmark = [
