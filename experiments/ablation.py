@@ -177,12 +177,14 @@ def looped(bench: Bench, setting: Setting, mode: Mode, steps: int) -> tuple[Loop
 
 
 def loops(bench: Bench, switch: Switch, steps: int) -> Line:
-    """Idle is against the faster device of the two: a step launched kernel by kernel starves it while events run."""
+    """Idle is against the least that either side shows the device to need: events between steps cost it a little, and a
+    step launched kernel by kernel starves it while they run.
+    """
     assert switch.loop is not None
     (off, low), (on, high) = (
         looped(bench, setting, mode, steps) for setting, mode in zip((switch.off, switch.on), switch.loop, strict=True)
     )
-    busy = min(off.device_ms, on.device_ms)
+    busy = min(off.device_ms, on.device_ms, off.step_ms, on.step_ms)
     off, on = (replace(loop, idle_ms=round(max(0.0, loop.step_ms - busy), 4)) for loop in (off, on))
     one = line(switch, "loop 5/6", low, high)
     gain = round(off.step_ms - on.step_ms, 4)

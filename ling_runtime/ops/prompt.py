@@ -37,7 +37,7 @@ PROMPT_VARIANTS = {
     "prompt_kda": "triton",
     "prompt_mla": "triton",
 }
-"""What computes prompts on a device (docs/gpu.md)."""
+"""What computes prompts on a device (docs/prefill.md)."""
 
 
 def part_of(chunk: int, kernels: Kernels) -> int:
