@@ -12,6 +12,7 @@ from ling_runtime.config import ConfigError
 from ling_runtime.dummy import DummyTensors
 from ling_runtime.executor.draft import DraftSettings
 from ling_runtime.parallel.communicator import ALONE, Communicator
+from ling_runtime.parallel.meeting import check_cards
 from ling_runtime.weights import tensor_specs, unshard
 from tests.ling_runtime.executor.driving import GREEDY, generate, prompt_of, warm
 from tests.ling_runtime.parallel.ranks import executor, together
@@ -132,3 +133,11 @@ def test_what_ranks_cannot_share_is_refused(small_config: ModelConfig) -> None:
         executor(small_config, {}, Many(3))
     with pytest.raises(ConfigError, match="tp_size=2: not under speculative_algorithm DSPARK; allowed: NEXTN or none"):
         executor(small_config, {}, Many(2), draft=DraftSettings(path="-"))
+
+
+def test_ranks_need_a_card_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    with pytest.raises(ConfigError, match=r"tp_size=2: .* 1 can be seen \(CUDA_VISIBLE_DEVICES=3\); allowed: 1"):
+        check_cards(2)
+    check_cards(1)
