@@ -181,8 +181,8 @@ def main() -> int:
     config = one_of_each(replace(whole.of_rank(options.ranks), vocab_size=whole.vocab_size // options.ranks))
     draft = captured_of(DraftConfig.from_pretrained(options.draft_path), config.num_hidden_layers)
     kernels = compiled(
-        config, draft if options.blocks and options.ranks == 1 else None, options.capability, options.rows, options.blocks,
-        options.pdl, options.context, options.prompt, chosen, Unheard(options.ranks),
+        config, draft if options.blocks and options.ranks == 1 else None, options.capability, options.rows,
+        options.blocks, options.pdl, options.context, options.prompt, chosen, Unheard(options.ranks),
     )  # fmt: skip
     for kernel in kernels:
         print(f"{kernel.name:<18}{kernel.shared:>8} bytes shared{kernel.warps:>4} warps")
