@@ -10,9 +10,9 @@ import torch
 from tests.ling_runtime.interpreted import DEVICE  # isort: skip - before anything of Triton
 
 from experiments.step_bench import SHARD, shortened
-from experiments.step_subject import BF16_GATE, STREAMED, STREAMED_EXACT, Bench
+from experiments.step_subject import BF16_GATE, STREAMED, STREAMED_EXACT, Bench, Setting
 from ling_runtime.config import ModelConfig
-from ling_runtime.executor.graphs import VerifyStep, device_selection
+from ling_runtime.executor.graphs import VerifyStep
 from ling_runtime.ops.cuda.build import usable
 from ling_runtime.ops.triton.launch import pdl
 
@@ -36,7 +36,7 @@ def bench() -> Bench:
 
 def hidden(bench: Bench, kernels: dict[str, str], rows: int, mode: Pdl | None) -> Tensor:
     """Rows after the final norm, always of the same context; by replay if there is a mode."""
-    bench.kernels.select(device_selection(kernels))
+    bench.kernels.select(Setting(kernels=kernels).selection)
     verify = VerifyStep(bench.model, bench.caches, bench.relay, batch=1, rows=rows)
     verify.slots.fill_(bench.slot)
     with pdl(mode or "off"):
