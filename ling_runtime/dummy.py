@@ -3,7 +3,8 @@
 A mapping from Hugging Face names that draws each tensor on the device when it is asked for, from a seed and the name
 alone, so two runs are equal whatever the order of loading. Projections back into the residual stream are scaled down
 with depth; the stream then stays what its token made it, values stay finite through all layers, and tokens route as
-independently, and experts as evenly, as random gates allow.
+independently, and experts as evenly, as random gates allow. The surprise: for the same reason all masks of a draft's
+block end as nearly the same row, so what tells one draft from the next must be its Markov head.
 """
 
 from __future__ import annotations
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
     from ling_runtime.config import ModelConfig
 
 INTO_RESIDUAL = ("o_proj.weight", "dense.weight", "down_proj.weight")
+TABLES = ("word_embeddings.weight", "markov_w1.weight")
+"""Rows looked up by token, of unit values."""
+MARKOV_OVER_BASE = 4.0
+"""The Markov bias in units of a block's base logits. By fan-in alone, small beside what all its rows share, it left a
+block that repeated one token, and a verification that read the experts of one row.
+"""
 
 
 class DummyTensors(Mapping[str, "Tensor"]):
@@ -68,7 +75,13 @@ class DummyTensors(Mapping[str, "Tensor"]):
             return noise.mul_(0.5)
         if name.endswith("expert_bias"):
             return noise.mul_(0.01)
-        if name.endswith("word_embeddings.weight"):
+        if name.endswith(TABLES):
             return noise
         scale = spec.shape[-1] ** -0.5
+        if name.endswith("markov_w2.weight"):
+            return noise.mul_(MARKOV_OVER_BASE * scale)
+        if name.endswith("joint_proj.weight"):  # [3 r, r + r + D]: state, token, and the row, which says nothing here
+            rank = len(noise) // 3
+            noise[:, 2 * rank :].mul_(scale)
+            return noise.mul_(rank**-0.5)
         return noise.mul_(scale * self._depth_scale if name.endswith(INTO_RESIDUAL) else scale)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -71,6 +73,31 @@ def test_a_draft_without_weights_is_drawn_beside_its_target(tmp_path: Path) -> N
     planned = DraftSettings(path=str(draft), schedule=ScheduleSettings(mode="compact"))
     with pytest.raises(ConfigError, match="verify mode compact, allowed: static"):
         load_executor(str(target), ExecutorSettings(load_format="dummy", draft=planned))
+
+
+@pytest.mark.parametrize("head", ["vanilla", "gated", "rnn"])
+def test_a_drawn_block_does_not_repeat_one_token(
+    tmp_path: Path, small_json: dict[str, Any], draft_json: dict[str, Any], head: str
+) -> None:
+    """Whatever it repeats, verification reads the experts of fewer tokens than a text has."""
+    size = {"vocab_size": 2048}
+    block = {"markov_head_type": head, "markov_rank": 64, "block_size": 16}
+    parts = {"target": small_json | size, "draft": draft_json | size | block}
+    for name, json_ in parts.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps(json_))
+    settings = ExecutorSettings(load_format="dummy", draft=DraftSettings(path=str(tmp_path / "draft")))
+    executor = load_executor(str(tmp_path / "target"), settings)
+    prompt = [i * 37 % 2048 for i in range(40)]
+    slot = executor.admit(prompt, 8, GREEDY, logprobs=None, prompt_logprobs_from=None)
+    executor.prefill(slot)
+    for anchor in (5, 600, 1700):
+        window = Window(slots=(slot,), starts=(40,), rows=17)
+        with torch.inference_mode():
+            proposal = executor._proposer.propose(window, torch.tensor([anchor]), [GREEDY])  # type: ignore[union-attr]
+        drafts = proposal.drafts[0].tolist()
+        assert len(drafts) == 16
+        assert len(set(drafts)) >= 8, drafts  # of 2,048 tokens a random choice by the one before may end in a circle
 
 
 def test_the_drawn_draft_fits_the_drawn_target() -> None:
