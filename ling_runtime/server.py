@@ -106,6 +106,7 @@ def load(config: ServerConfig) -> Executor:
         simulated_accept_length=config.simulated_accept_length,
         load_format=config.load_format,
         pdl=config.pdl,
+        graph_memory_mib=config.graph_memory_mib,
     )
     log.info("decode steps: %s", "CUDA graphs" if graphs else "eager")
     executor = load_executor(config.model_path, settings)
