@@ -24,7 +24,7 @@ from ling_runtime.config import ModelConfig
 from ling_runtime.draft_config import DraftConfig
 from ling_runtime.draft_weights import draft_tensor_specs
 from ling_runtime.executor.dspark_graphs import BLOCK_VARIANTS, BlockStep, InjectStep
-from ling_runtime.executor.graphs import VerifyStep
+from ling_runtime.executor.graphs import RANK_VARIANTS, VerifyStep
 from ling_runtime.executor.relay import Relay
 from ling_runtime.memory.caches import Caches
 from ling_runtime.memory.draft import DraftPool
@@ -36,6 +36,7 @@ from ling_runtime.ops.prompt import PROMPT_VARIANTS
 from ling_runtime.ops.registry import Kernels
 from ling_runtime.ops.triton.launch import pdl
 from ling_runtime.ops.triton.variants import register
+from ling_runtime.parallel.communicator import ALONE, Communicator
 from ling_runtime.speculation.dspark.proposer import DsparkProposer
 from ling_runtime.weights import TensorSpec, tensor_specs
 
@@ -97,10 +98,11 @@ def compiled(
     context: int,
     prompt: int,
     chosen: dict[str, str],
+    ranks: Communicator = ALONE,
 ) -> list[Compiled]:
     """Every kernel that verify steps of `rows` rows, and drafts and injections of `blocks`, launch under each PDL mode,
     with variants `chosen` beside the device's, and those of a prompt of `prompt` rows where it is not 0; the process
-    cannot launch any after.
+    cannot launch any after. `config` is a rank's where there are several.
     """
     register()
     found: dict[str, Compiled] = {}
@@ -113,8 +115,11 @@ def compiled(
 
     with patch.object(JITFunction, "run", compile_only):
         driver.set_active(StandIn(capability))
-        weights, kernels = Unread(tensor_specs(config)), Kernels(BLOCK_VARIANTS | PROMPT_VARIANTS | chosen)
-        model = Ling(config, weights, kernels, positions=context + 64, dtype=torch.bfloat16)
+        weights, kernels = (
+            Unread(tensor_specs(config)),
+            Kernels(RANK_VARIANTS | BLOCK_VARIANTS | PROMPT_VARIANTS | chosen),
+        )
+        model = Ling(config, weights, kernels, positions=context + 64, dtype=torch.bfloat16, ranks=ranks)
         caches = Caches(
             config, max_requests=1, pages=pages_for(context + 64), dtype=torch.bfloat16, device=torch.device("cpu")
         )
@@ -151,6 +156,13 @@ def draft_and_inject(
         InjectStep(proposer, verify).run()
 
 
+class Unheard(Communicator):
+    """One of `size` ranks that nobody answers: the others change no kernel."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Compile a step's kernels without a card.")
     parser.add_argument("--model-path", type=Path, default=SHARD)
@@ -162,13 +174,15 @@ def main() -> int:
     parser.add_argument("--context", type=int, default=8192)
     parser.add_argument("--prompt", type=int, default=8192, metavar="ROWS", help="up to the context; 0: none")
     parser.add_argument("--kernel", nargs="*", default=[], metavar="OP=VARIANT", help="other variants of operators")
+    parser.add_argument("--ranks", type=int, default=1, metavar="N", help="one of N ranks of the model; no DSPARK then")
     options = parser.parse_args()
     chosen = dict(pair.split("=", 1) for pair in options.kernel)
-    config = one_of_each(ModelConfig.from_pretrained(options.model_path))
+    whole = ModelConfig.from_pretrained(options.model_path)
+    config = one_of_each(replace(whole.of_rank(options.ranks), vocab_size=whole.vocab_size // options.ranks))
     draft = captured_of(DraftConfig.from_pretrained(options.draft_path), config.num_hidden_layers)
     kernels = compiled(
-        config, draft if options.blocks else None, options.capability, options.rows, options.blocks, options.pdl,
-        options.context, options.prompt, chosen,
+        config, draft if options.blocks and options.ranks == 1 else None, options.capability, options.rows,
+        options.blocks, options.pdl, options.context, options.prompt, chosen, Unheard(options.ranks),
     )  # fmt: skip
     for kernel in kernels:
         print(f"{kernel.name:<18}{kernel.shared:>8} bytes shared{kernel.warps:>4} warps")

@@ -9,8 +9,12 @@ from __future__ import annotations
 import shutil
 import subprocess
 import time
+from typing import TYPE_CHECKING
 
 from experiments.errors import CleanupError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 FIELDS = (
     "index",
@@ -36,6 +40,18 @@ def gpus() -> list[dict[str, str]]:
     answer = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
     lines = answer.stdout.splitlines() if answer.returncode == 0 else []
     return [dict(zip(FIELDS, (part.strip() for part in line.split(",")), strict=True)) for line in lines]
+
+
+def seen_by(environment: Mapping[str, str]) -> int | None:
+    """How many of this machine's GPUs a process with `environment` can use; None where nobody knows of any."""
+    here = len(gpus())
+    if not here:
+        return None
+    listed = environment.get("CUDA_VISIBLE_DEVICES")
+    if listed is None:
+        return here
+    names = [name.strip() for name in listed.split(",") if name.strip()]
+    return len(names[: names.index("-1")] if "-1" in names else names)
 
 
 def used_mib() -> dict[str, int]:

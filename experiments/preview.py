@@ -85,7 +85,7 @@ def preflight(plans: Sequence[Plan]) -> int:
 def machine_checks(plan: Plan) -> Iterator[Check]:
     yield "configuration", True, f"{len(plan.cells)} cells: {', '.join(item.cell.name for item in plan.cells)}"
     first = plan.cells[0]
-    cores = split_cores(available_cores(), first.cell.spec.engine.num_threads)
+    cores = split_cores(available_cores(), first.cell.spec.engine.cores)
     yield "cores", bool(cores.server), f"server {cores.server}, client {cores.client}"
     yield _memory(first)
     free = shutil.disk_usage(Path(plan.study.output_dir)).free / 2**30

@@ -65,6 +65,11 @@ class EngineSpec:
         """Of a library that is given a fixed number."""
         return self.num_threads or 1
 
+    @property
+    def cores(self) -> int | None:
+        """Cores of the whole server, whose tensor-parallel ranks have so many threads each; None: all that are left."""
+        return self.num_threads and self.num_threads * (self.tp_size or 1)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSpec:

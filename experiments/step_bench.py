@@ -2,16 +2,19 @@
 
 One process, torch and Triton only. Weights are drawn on the device and are cold by construction: a step reads more of
 them than any cache holds. The surprise is the unit: a step's floor depends on how many different experts its rows
-choose, so distinct experts are counted in the run and not assumed. Table last, JSON beside it.
+choose, so distinct experts are counted in the run and not assumed. Table last, JSON beside it. Under torchrun each
+process is one rank of the model, on a card of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 from collections import defaultdict
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,12 +29,14 @@ from experiments.step_floor import copy_bandwidth, nextn_bytes, step_bytes
 from experiments.step_subject import STACKS, Bench, captured, nextn, referred
 from ling_runtime.config import ModelConfig
 from ling_runtime.draft_config import DraftConfig
+from ling_runtime.parallel.meeting import launched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 SHARD = Path(__file__).parent.parent / "ling_runtime/checkpoints/ling_3_flash_rank_shard"
 LIMITS = ("expert_swiglu_limit_list", "share_expert_swiglu_limit_list")
+COLLECTIVE = "nccl"
 WIDTHS = (5, 10, 8, 10, 9, 8, 10, 7)
 
 
@@ -49,6 +54,11 @@ class Line:
     floor_ms: float
     ratio: float
     families: dict[str, float]
+
+    @property
+    def collective_us(self) -> float:
+        """In the library's kernels between ranks, the wait for the slower one included."""
+        return sum(us for name, us in self.families.items() if name.startswith(COLLECTIVE))
 
 
 def census(step: Callable[[], None]) -> tuple[int, dict[str, float]]:
@@ -71,7 +81,7 @@ def one_line(bench: Bench, stack: str, rows: int, steps: int, bandwidth: float) 
         step, distinct = referred(bench, rows)
     else:
         step, distinct = captured(bench, rows, STACKS[stack])
-    size = step_bytes(bench.config, rows=rows, context=bench.context, distinct=distinct)
+    size = step_bytes(bench.share, rows=rows, context=bench.context, distinct=distinct)
     return timed(step, stack, rows, steps, distinct, size, bandwidth)
 
 
@@ -79,7 +89,7 @@ def nextn_line(bench: Bench, stack: str, drafts: int, steps: int, bandwidth: flo
     """A whole step that drafts `drafts` tokens."""
     bench.reset()
     step, distinct = nextn(bench, drafts, STACKS[stack])
-    size = nextn_bytes(bench.config, steps=drafts, context=bench.context, distinct=distinct)
+    size = nextn_bytes(bench.share, steps=drafts, context=bench.context, distinct=distinct)
     return timed(step, f"{stack} {drafts}/{drafts + 1}", drafts + 1, steps, distinct, size, bandwidth)
 
 
@@ -118,6 +128,9 @@ def table(lines: Sequence[Line]) -> str:
         f"{x.gigabytes:>8.2f}{x.floor_ms:>10.3f}{x.ratio:>7.2f}"
         for x in lines
     ]
+    if any(x.collective_us for x in lines):
+        head += f"{'between ranks us':>18}"
+        body = [f"{row}{x.collective_us:>18.1f}" for row, x in zip(body, lines, strict=True)]
     return "\n".join([head, *body])
 
 
@@ -156,9 +169,15 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     options = arguments()
     card.required()
+    ranks = launched(os.environ, "cuda")
+    if ranks.size > 1 and (options.dspark or options.ablation is not None):
+        raise SystemExit("error: --dspark and --ablation are measured on one card; allowed under torchrun: neither")
+    say = partial(print, flush=True) if ranks.rank == 0 else _nothing
     bandwidth = copy_bandwidth()
     config = shortened(ModelConfig.from_pretrained(options.model_path), options.layers)
-    bench = Bench(config, context=options.context, seed=options.seed, most_rows=max(6, *options.rows))
+    most = max(6, *options.rows)
+    bench = Bench(config, context=options.context, seed=options.seed, most_rows=most, ranks=ranks)
+    say(f"{ranks.size} ranks, {torch.cuda.memory_allocated() / 1e9:.1f} GB on this card")
     if options.ablation is not None:
         ablate(bench, options.ablation, steps=options.steps, out=options.out)
         return
@@ -172,17 +191,23 @@ def main() -> None:
             for drafts in options.dspark:
                 assert drafted is not None
                 lines += block_lines(drafted, stack, drafts, steps, bandwidth)
-        print(table(lines), flush=True)
+        say(table(lines))
     name = torch.cuda.get_device_name()
     record = {
         "card": name,
         "copy_bytes_per_s": bandwidth,
         "context": options.context,
+        "ranks": ranks.size,
         "lines": [asdict(x) for x in lines],
     }
-    options.out.write_text(json.dumps(record, indent=1) + "\n")
-    print(f"{name}, copy {bandwidth / 1e12:.2f} TB/s, torch {torch.__version__}, context {options.context}")
-    print(table(lines))
+    if ranks.rank == 0:
+        options.out.write_text(json.dumps(record, indent=1) + "\n")
+    say(f"{name}, copy {bandwidth / 1e12:.2f} TB/s, torch {torch.__version__}, context {options.context}")
+    say(table(lines))
+
+
+def _nothing(*_: object) -> None:
+    pass
 
 
 if __name__ == "__main__":

@@ -7,14 +7,14 @@ which is all that a step's cost depends on besides how many different experts it
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ling_runtime.dummy import DummyTensors
-from ling_runtime.executor.graphs import VerifyStep, device_selection
+from ling_runtime.executor.graphs import RANK_VARIANTS, VerifyStep, device_selection
 from ling_runtime.executor.nextn_graphs import DraftStep, ExtendStep, Seeds
 from ling_runtime.executor.relay import Relay
 from ling_runtime.executor.switches import DEFAULT, Switches
@@ -25,6 +25,7 @@ from ling_runtime.model.ling import Ling
 from ling_runtime.model.nextn import Nextn
 from ling_runtime.ops.registry import Kernels
 from ling_runtime.ops.triton.launch import Pdl, pdl
+from ling_runtime.parallel.communicator import ALONE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -32,13 +33,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ling_runtime.config import ModelConfig
+    from ling_runtime.parallel.communicator import Communicator
 
 ROOM = 1024
 """Positions past the context that steps may fill."""
 BF16_GATE = {"moe_block": "triton_gate_norm_bf16"}
 LEAN = {"mla_window": "triton_three", "dense_mlp": "triton", "moe_block": "triton_select_inside_bf16"}
 """Fewer stages that wait for each other: meant for steps of one row."""
-COUNTED = device_selection({"router": "triton"})
+COUNTED = device_selection({"router": "triton"}, RANK_VARIANTS)
 """A router of its own, whose choices can be counted."""
 
 
@@ -53,7 +55,7 @@ class Setting:
 
     @property
     def selection(self) -> dict[str, str]:
-        return device_selection(self.kernels)
+        return device_selection(self.kernels, RANK_VARIANTS)
 
 
 STACKS: dict[str, Setting] = {
@@ -98,11 +100,18 @@ class SwitchedKernels(Kernels):
 class Bench:
     """A loaded model with one request of `context` positions, and its step run by either path."""
 
-    def __init__(self, config: ModelConfig, *, context: int, seed: int, most_rows: int, device: str = "cuda") -> None:
-        self.config, self.context, self.device = config, context, torch.device(device)
+    def __init__(
+        self, whole: ModelConfig, *, context: int, seed: int, most_rows: int, device: str = "cuda",
+        ranks: Communicator = ALONE,
+    ) -> None:  # fmt: skip
+        """Of several `ranks`, each has its own, and all make the same calls."""
+        config = whole.of_rank(ranks.size)
+        self.config, self.context, self.device, self.ranks = config, context, torch.device(device), ranks
+        self.share = replace(config, vocab_size=config.vocab_size // ranks.size)
+        """What a rank reads, for floors: its part of the vocabulary, too."""
         self.kernels = SwitchedKernels()
         longest = context + ROOM
-        self._weights = DummyTensors(config, seed=seed, device=self.device)
+        self._weights = DummyTensors(whole, seed=seed, device=self.device, rank=ranks.rank, size=ranks.size)
         self.model = Ling(
             config,
             self._weights,
@@ -110,6 +119,7 @@ class Bench:
             positions=longest,
             dtype=torch.bfloat16,
             device=self.device,
+            ranks=ranks,
         )
         self.nextn = Nextn(self.model, self._weights, index=len(config.layers(mla=True)))
         self.caches = Caches(config, max_requests=1, pages=pages_for(longest), dtype=torch.bfloat16, device=self.device)
@@ -169,7 +179,7 @@ def nextn(bench: Bench, steps: int, setting: Setting) -> tuple[Callable[[], None
     relay.admit(bench.slot, bench.caches, length=bench.context, token=7)
     verify = VerifyStep(model, bench.caches, relay, batch=1, rows=steps + 1)
     verify.slots.fill_(bench.slot)
-    seeds = Seeds(torch.zeros_like(relay.tokens), model.embedding[:2].clone())
+    seeds = Seeds(torch.zeros_like(relay.tokens), model.lookup(torch.arange(2, device=device)))
     draft = DraftStep(model, bench.nextn, relay, seeds, verify, steps)
     extend = ExtendStep(model, bench.nextn, seeds, verify)
     with pdl(setting.pdl):

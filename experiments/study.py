@@ -257,7 +257,7 @@ def pinned(machine: MachineSpec, spec: CellSpec) -> Cores:
     """Whose cores are whose; the driver itself is on the client's from now on."""
     if not machine.pin_cores or not engine_of(spec).started:
         return Cores()
-    cores = split_cores(available_cores(), spec.engine.num_threads)
+    cores = split_cores(available_cores(), spec.engine.cores)
     os.sched_setaffinity(0, cores.client or available_cores())
     return cores
 

@@ -53,6 +53,8 @@ class ServerConfig:
     """Seeds the seeds of requests that bring none."""
     dtype: str = "float32"
     device: str = "cpu"
+    tp_size: int = 1
+    """Ranks that share the model, each a process with its own card."""
     num_threads: int | None = None
     """Intra-op threads of torch; None: torch's own choice."""
     kernel: dict[str, str] = field(default_factory=dict)
@@ -108,6 +110,9 @@ class ServerConfig:
         if self.port > LAST_PORT:
             raise ConfigError(f"--port {self.port}: no such port; allowed: 0 to {LAST_PORT}")
         _at_least("--max-running-requests", self.max_running_requests, 1)
+        _at_least("--tp-size", self.tp_size, 1)
+        if self.tp_size > 1 and self.speculative_algorithm == "DSPARK":
+            raise ConfigError(f"--tp-size {self.tp_size}: not under --speculative-algorithm DSPARK; allowed there: 1")
         if self.context_length is not None:
             _at_least("--context-length", self.context_length, 2)
         if self.num_threads is not None:
@@ -178,6 +183,7 @@ def _parser() -> _Parser:
     add("--random-seed", type=int, metavar="N", help="seeds requests that bring no sampling_seed")
     add("--dtype", choices=("float32", "bfloat16"))
     add("--device", choices=("cpu", "cuda"))
+    add("--tp-size", "--tensor-parallel-size", "--tp", type=int, metavar="N", help="ranks that share the model")
     add("--load-format", choices=("auto", "safetensors", "dummy"), help="dummy: random weights, config.json is enough")
     add("--num-threads", type=int, metavar="N", help="intra-op threads of torch")
     add("--kernel", action="extend", nargs="+", metavar="OP=VARIANT", help="choose an operator's variant; repeatable")

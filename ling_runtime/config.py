@@ -131,6 +131,18 @@ class ModelConfig:
         values["rope_theta"], values["rope_scaling"] = _rope(raw)
         return cls(**values)
 
+    def of_rank(self, size: int) -> ModelConfig:
+        """One of `size` tensor-parallel ranks as a model: its heads and widths; the vocabulary is split by tensors.
+
+        ConfigError where `size` does not divide what ranks share out.
+        """
+        if size == 1:
+            return self
+        for name in (*_SPLIT, "vocab_size"):
+            if getattr(self, name) % size:
+                raise ConfigError(f"tp_size={size}: does not divide {name}={getattr(self, name)}")
+        return dataclasses.replace(self, **{name: getattr(self, name) // size for name in _SPLIT})
+
     @property
     def num_moe_layers(self) -> int:
         return self.num_hidden_layers - self.first_k_dense_replace
@@ -190,6 +202,12 @@ _SUPPORTED: dict[str, tuple[object, ...]] = {
     "topk_method": ("noaux_tc",),
     "mtp_use_kda": (False,),
 }
+_SPLIT = (
+    "num_attention_heads",
+    "intermediate_size",
+    "moe_intermediate_size",
+    "moe_shared_expert_intermediate_size",
+)
 _DERIVED = frozenset({"rope_theta", "rope_scaling", "expert_swiglu_limit_list", "share_expert_swiglu_limit_list"})
 _WITHOUT_EFFECT = frozenset(
     """

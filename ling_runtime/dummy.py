@@ -17,7 +17,7 @@ import torch
 
 from ling_runtime.draft_config import DraftConfig
 from ling_runtime.draft_weights import draft_tensor_specs
-from ling_runtime.weights import TensorSpec, tensor_specs
+from ling_runtime.weights import TensorSpec, shard, tensor_specs
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,13 +36,16 @@ block that repeated one token, and a verification that read the experts of one r
 class DummyTensors(Mapping[str, "Tensor"]):
     """Every tensor of `config`'s checkpoint, drawn on `device` at each access and not kept.
 
-    `confidence`: of a draft's, with the confidence head.
+    `confidence`: of a draft's, with the confidence head. `rank` of `size` keeps its part of what all draw whole: the
+    model depends on the seed alone, however many share it.
     """
 
     def __init__(
-        self, config: ModelConfig | DraftConfig, *, seed: int, device: torch.device, confidence: bool = False
-    ) -> None:
+        self, config: ModelConfig | DraftConfig, *, seed: int, device: torch.device, confidence: bool = False,
+        rank: int = 0, size: int = 1,
+    ) -> None:  # fmt: skip
         self._seed, self._device = seed, device
+        self._rank, self._size = rank, size
         self._specs = (
             draft_tensor_specs(config, confidence=confidence)
             if isinstance(config, DraftConfig)
@@ -54,7 +57,7 @@ class DummyTensors(Mapping[str, "Tensor"]):
         spec = self._specs[name]
         generator = torch.Generator(self._device).manual_seed(self._seed_of(name))
         noise = torch.empty(spec.shape, dtype=spec.dtype, device=self._device).normal_(generator=generator)
-        return self._scaled(name, spec, noise)
+        return shard(spec, self._scaled(name, spec, noise), self._rank, self._size).contiguous()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._specs)

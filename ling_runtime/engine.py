@@ -77,6 +77,10 @@ class Engine:
         self._closed = True
         self._inbox.put(self._stop)
 
+    def fail(self, error: BaseException) -> None:
+        """End as if a step had failed with `error`; from any thread, after `start`."""
+        self._loop.call_soon_threadsafe(self._fail, error)
+
     def join(self, timeout_s: float) -> None:
         self._thread.join(timeout_s)
 
@@ -170,6 +174,8 @@ class Engine:
     # -- event loop ----------------------------------------------------------------------------------------------------
 
     def _fail(self, error: BaseException) -> None:
+        if self.failure is not None:
+            return
         self.failure = error
         for stream in self._streams:
             if not stream.finished:

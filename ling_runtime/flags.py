@@ -96,9 +96,6 @@ VALUES = (
 """One value of any kind."""
 
 ONLY = {
-    "--tp-size": ("1",),
-    "--tensor-parallel-size": ("1",),
-    "--tp": ("1",),
     "--dp-size": ("1",),
     "--data-parallel-size": ("1",),
     "--pp-size": ("1",),

@@ -7,6 +7,7 @@ time, and nothing answers on it until it can generate.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import signal
@@ -28,11 +29,12 @@ from ling_runtime.executor.switches import Switches
 from ling_runtime.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from types import FrameType
 
     from ling_runtime.executor.draft import DraftSettings
     from ling_runtime.executor.interface import Executor
+    from ling_runtime.parallel.ranks import Ranks
 
 log = logging.getLogger(__name__)
 
@@ -52,8 +54,11 @@ def main(arguments: Sequence[str]) -> int:
         host.check(config)
         config = check_model(config)
         tokenizer = load_tokenizer(config)
-        with bind(config) as listener:
-            return serve(config, load(config), tokenizer, listener)
+        with bind(config) as listener, together(config) as ranks:
+            code = serve(config, load(config, ranks), tokenizer, listener, ranks)
+            if ranks is not None:
+                ranks.end(code)
+            return code
     except ConfigError as error:
         sys.stderr.write(f"ling_runtime.server: error: {error}\n")
         return 2
@@ -61,7 +66,9 @@ def main(arguments: Sequence[str]) -> int:
 
 def check_model(config: ServerConfig) -> ServerConfig:
     """ConfigError for a path without a checkpoint, before the seconds that torch's import takes."""
-    return speculative_flags.fitted(config, ModelConfig.from_pretrained(config.model_path))
+    model = ModelConfig.from_pretrained(config.model_path)
+    model.of_rank(config.tp_size)
+    return speculative_flags.fitted(config, model)
 
 
 def bind(config: ServerConfig) -> socket.socket:
@@ -78,7 +85,23 @@ def bind(config: ServerConfig) -> socket.socket:
     return listener
 
 
-def load(config: ServerConfig) -> Executor:
+@contextlib.contextmanager
+def together(config: ServerConfig) -> Iterator[Ranks | None]:
+    """The other ranks, started, where there are to be any; they end with the block."""
+    if config.tp_size == 1:
+        yield None
+        return
+    from ling_runtime.parallel.ranks import Ranks  # noqa: PLC0415 - one rank needs nothing of it
+
+    if config.device == "cuda":
+        from ling_runtime.parallel.meeting import check_cards  # noqa: PLC0415 - it imports torch
+
+        check_cards(config.tp_size)
+    with Ranks(config.tp_size) as ranks:
+        yield ranks
+
+
+def load(config: ServerConfig, ranks: Ranks | None = None) -> Executor:
     """The model in memory, ready to run steps; ConfigError when the checkpoint and the flags do not fit."""
     import torch  # noqa: PLC0415 - a wrong flag should not cost seconds of imports
 
@@ -109,8 +132,14 @@ def load(config: ServerConfig) -> Executor:
         graph_memory_mib=config.graph_memory_mib,
     )
     log.info("decode steps: %s", "CUDA graphs" if graphs else "eager")
-    executor = load_executor(config.model_path, settings)
     log.info("speculation: %s", speculative_flags.described(config))
+    if ranks is None:
+        return load_executor(config.model_path, settings)
+    from ling_runtime.parallel.lead import LeadExecutor  # noqa: PLC0415
+
+    group = ranks.join(config, settings)
+    executor = LeadExecutor(load_executor(config.model_path, settings, group), ranks, group, config.device)
+    ranks.wait()
     return executor
 
 
@@ -158,10 +187,10 @@ def rearranged(config: ServerConfig, *, graphs: bool) -> Switches:
 
 def device_variants(config: ServerConfig) -> dict[str, str]:
     from ling_runtime.executor.dspark_graphs import BLOCK_VARIANTS  # noqa: PLC0415 - it imports Triton
-    from ling_runtime.executor.graphs import DEVICE_VARIANTS, device_selection  # noqa: PLC0415
+    from ling_runtime.executor.graphs import DEVICE_VARIANTS, RANK_VARIANTS, device_selection  # noqa: PLC0415
 
-    defaults = BLOCK_VARIANTS if config.speculative_algorithm == "DSPARK" else DEVICE_VARIANTS
-    return device_selection(config.kernel, defaults)
+    one = BLOCK_VARIANTS if config.speculative_algorithm == "DSPARK" else DEVICE_VARIANTS
+    return device_selection(config.kernel, RANK_VARIANTS if config.tp_size > 1 else one)
 
 
 def draft_settings(config: ServerConfig) -> DraftSettings | None:
@@ -193,11 +222,13 @@ def load_tokenizer(config: ServerConfig) -> Tokenizer:
     return tokenizer
 
 
-def serve(config: ServerConfig, executor: Executor, tokenizer: Tokenizer, listener: socket.socket) -> int:
+def serve(
+    config: ServerConfig, executor: Executor, tokenizer: Tokenizer, listener: socket.socket, ranks: Ranks | None = None
+) -> int:
     """Answer until a signal or the engine's failure; returns the exit code."""
     pinned = partial(host.pin, config.engine_core)
     engine = Engine(executor, tokenizer, max_running_requests=config.max_running_requests, at_start=pinned)
-    server = Server(config, engine, tokenizer)
+    server = Server(config, engine, tokenizer, ranks)
     host.settle(config)
     server.run([listener])
     return 1 if engine.failure is not None else 0
@@ -211,8 +242,8 @@ class Server(uvicorn.Server):
     to and fro.
     """
 
-    def __init__(self, config: ServerConfig, engine: Engine, tokenizer: Tokenizer) -> None:
-        self._config = config
+    def __init__(self, config: ServerConfig, engine: Engine, tokenizer: Tokenizer, ranks: Ranks | None = None) -> None:
+        self._config, self._ranks = config, ranks
         self._engine = engine
         service = Service(config, engine, tokenizer, _architecture(config))
         app = create_app(service, on_failure=self._stop)
@@ -229,6 +260,8 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        if self._ranks is not None:
+            self._ranks.on_loss = self._engine.fail
         assert sockets
         host, port = sockets[0].getsockname()[:2]
         resolved = self._config.to_json() | {"port": port, "context_length": self._engine.executor.max_context}

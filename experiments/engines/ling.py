@@ -6,6 +6,7 @@ the server will read them again.
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -19,6 +20,7 @@ from experiments.engines.interface import Engine
 from experiments.engines.ling_activation import asked_flags
 from experiments.engines.simulation import check_simulation, simulated_accept
 from experiments.errors import ConfigError
+from experiments.gpu import seen_by
 from experiments.kernels import check_kernels
 from ling_runtime.arguments import parse
 from ling_runtime.config import ConfigError as ModelConfigError
@@ -36,7 +38,7 @@ PROGRAM = (sys.executable, "-m", "ling_runtime.server")
 class Ling(Engine):
     name = "ling"
     algorithms: ClassVar = ("none", "nextn", "dspark")
-    keys: ClassVar = ("flags",)
+    keys: ClassVar = ("flags", "tp_size")
     draws: ClassVar = True
 
     def check(self, cell: CellSpec) -> None:
@@ -54,6 +56,7 @@ class Ling(Engine):
         if not (tokenizer / "tokenizer.json").is_file():
             raise ConfigError("model.tokenizer_path", f"{tokenizer} holds no tokenizer.json")
         speculation.check(cell, config)
+        check_ranks(cell, config)
         wanted = (cell.workload.input_len or 0) + cell.workload.output_len
         context = cell.engine.context_length or config.max_position_embeddings
         if wanted > context:
@@ -94,6 +97,7 @@ class Ling(Engine):
             "--served-model-name": served_name,
             "--dtype": engine.dtype,
             "--device": engine.device,
+            "--tp-size": engine.tp_size,
             "--num-threads": engine.num_threads,
             "--max-running-requests": engine.max_running_requests,
             "--context-length": engine.context_length,
@@ -113,6 +117,24 @@ class Ling(Engine):
         if cell.model.weights == "drawn":
             yield "weights are drawn and not trained: times mean something, answers and accept lengths nothing"
         yield from ling_activation.fallbacks(cell.speculation, info)
+
+
+def check_ranks(cell: CellSpec, config: ModelConfig) -> None:
+    """Raises ConfigError where the model cannot be shared by so many, or there are not so many GPUs to be seen."""
+    ranks = cell.engine.tp_size or 1
+    try:
+        config.of_rank(ranks)
+    except ModelConfigError as error:
+        raise ConfigError("engine.tp_size", str(error)) from error
+    if ranks == 1:
+        return
+    if cell.speculation.algorithm == "dspark":
+        raise ConfigError("engine.tp_size", f"{ranks} ranks share no DSPARK draft; allowed: null or 1")
+    if cell.engine.device == "cuda":
+        seen = seen_by(os.environ | cell.env)
+        if seen is not None and seen < ranks:
+            where = f"{seen} GPUs can be seen (CUDA_VISIBLE_DEVICES and nvidia-smi)"
+            raise ConfigError("engine.tp_size", f"{ranks} ranks have a GPU each, and {where}; allowed: at most {seen}")
 
 
 def check_weights(cell: CellSpec, path: Path) -> None:

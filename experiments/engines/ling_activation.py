@@ -47,6 +47,8 @@ def expected(cell: CellSpec) -> dict[str, Any]:
     keys |= asked_flags(cell)
     if not cell.engine.command:  # another program may not say
         keys["engine.num_threads"] = cell.engine.num_threads
+    if cell.engine.tp_size is not None:
+        keys["engine.tp_size"] = cell.engine.tp_size
     if cell.model.weights == "drawn":
         keys["model.weights"] = "drawn"
     keys |= _host(cell)
@@ -72,6 +74,7 @@ def observed(cell: CellSpec, info: Mapping[str, Any]) -> dict[str, Any]:
     keys: dict[str, Any] = {
         "speculation.algorithm": algorithm.lower() if algorithm else "none",
         "engine.dtype": info.get("dtype"),
+        "engine.tp_size": _ranks(info),
         "model.weights": "drawn" if info.get("load_format") == "dummy" else "checkpoint",
         "speculation.simulated_accept": info.get("simulated_accept_length"),
         **{name: _flag(info, name, value) for name, value in asked_flags(cell).items()},
@@ -95,6 +98,17 @@ def asked_flags(cell: CellSpec) -> dict[str, str]:
         for name, value in (own | parse_flags(cell.engine.extra_args)).items()
         if name in FIELDS or name in IDLE
     }
+
+
+def _ranks(info: Mapping[str, Any]) -> int | str | None:
+    """What is asked of the server, if as many ranks say that they did the same; one rank alone says nothing."""
+    size, said = info.get("tp_size"), (info.get("executor") or {}).get("ranks") or ()
+    if size in (None, 1):
+        return size
+    agree = len({(one["calls"], one["digest"]) for one in said}) == 1
+    return (
+        size if agree and [one["rank"] for one in said] == [*range(size)] else f"{size}, of which {len(said)} answered"
+    )
 
 
 def fallbacks(speculation: SpeculationSpec, info: Mapping[str, Any]) -> Iterator[str]:

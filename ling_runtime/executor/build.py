@@ -17,6 +17,7 @@ from ling_runtime.memory.latent import pages_for
 from ling_runtime.model.ling import Ling
 from ling_runtime.model.nextn import Nextn
 from ling_runtime.ops.registry import Kernels
+from ling_runtime.parallel.communicator import ALONE
 from ling_runtime.speculation.dspark.proposer import DsparkProposer
 from ling_runtime.speculation.dspark.schedule import load_schedule
 from ling_runtime.speculation.nextn import NextnProposer
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ling_runtime.ops.triton.launch import Pdl
+    from ling_runtime.parallel.communicator import Communicator
     from ling_runtime.speculation.interface import Proposer
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
@@ -62,18 +64,22 @@ class ExecutorSettings:
     graph_memory_mib: int | None = None
 
 
-def load_executor(path: str, settings: ExecutorSettings) -> StepExecutor:
-    """Read the checkpoint at `path`. Raises ConfigError for a path, a flag or a tensor that does not fit."""
-    config = ModelConfig.from_pretrained(path)
+def load_executor(path: str, settings: ExecutorSettings, ranks: Communicator = ALONE) -> StepExecutor:
+    """Read this rank's share of the checkpoint at `path`. ConfigError for a path, a flag or a tensor that does not fit.
+
+    Executors of several ranks must be given the same calls in the same order.
+    """
+    whole = ModelConfig.from_pretrained(path)
+    config = whole.of_rank(ranks.size)
     tensors: Mapping[str, Tensor]
     if settings.load_format == "dummy":
         if settings.draft and settings.draft.schedule.mode != "static":
             mode = settings.draft.schedule.mode
             raise ConfigError(f"load_format=dummy: drawn confidences plan nothing; verify mode {mode}, allowed: static")
-        tensors = DummyTensors(config, seed=0, device=torch.device(settings.device))
+        tensors = DummyTensors(whole, seed=0, device=torch.device(settings.device), rank=ranks.rank, size=ranks.size)
     else:
-        tensors = load(path, tensor_specs(config))
-    executor = build_executor(config, tensors, settings)
+        tensors = load(path, tensor_specs(whole), rank=ranks.rank, size=ranks.size)
+    executor = build_executor(config, tensors, settings, ranks)
     if draft := settings.draft:
         executor.schedule = load_schedule(
             path, draft.path, executor.window - 1, draft.schedule, device=settings.device, dtype=settings.dtype
@@ -81,8 +87,10 @@ def load_executor(path: str, settings: ExecutorSettings) -> StepExecutor:
     return executor
 
 
-def build_executor(config: ModelConfig, tensors: Mapping[str, Tensor], settings: ExecutorSettings) -> StepExecutor:
-    """As `load_executor`, from tensors. Nothing here knows the target's files, so every row is verified."""
+def build_executor(
+    config: ModelConfig, tensors: Mapping[str, Tensor], settings: ExecutorSettings, ranks: Communicator = ALONE
+) -> StepExecutor:
+    """As `load_executor`, from the rank's tensors. Nothing here knows the target's files, so every row is verified."""
     context = settings.context_length or config.max_position_embeddings
     if context > config.max_position_embeddings:
         raise ConfigError(f"context_length={context}: allowed up to the model's {config.max_position_embeddings}")
@@ -90,6 +98,8 @@ def build_executor(config: ModelConfig, tensors: Mapping[str, Tensor], settings:
         raise ConfigError(f"dtype={settings.dtype}: allowed: {', '.join(DTYPES)}")
     if settings.num_steps and not config.num_nextn_predict_layers:
         raise ConfigError("speculative_algorithm=NEXTN: the checkpoint has num_nextn_predict_layers=0")
+    if ranks.size > 1 and settings.draft:
+        raise ConfigError(f"tp_size={ranks.size}: not under speculative_algorithm DSPARK; allowed: NEXTN or none")
     dtype, device = DTYPES[settings.dtype], torch.device(settings.device)
     drawn_on = device if settings.load_format == "dummy" else None
     draft = read_draft(settings.draft, config, context, drawn_on=drawn_on) if settings.draft else None
@@ -98,7 +108,7 @@ def build_executor(config: ModelConfig, tensors: Mapping[str, Tensor], settings:
     total = settings.max_total_tokens or settings.max_requests * longest
     checkpoint_kernels = {"router": "bf16"} if config.router_dtype == "bf16" else {}
     kernels = Kernels(checkpoint_kernels | dict(settings.kernels))
-    model = Ling(config, tensors, kernels, positions=longest, dtype=dtype, device=device)
+    model = Ling(config, tensors, kernels, positions=longest, dtype=dtype, device=device, ranks=ranks)
     pages = max(pages_for(total), pages_for(longest))
     caches = Caches(config, max_requests=settings.max_requests, pages=pages, dtype=dtype, device=device)
     proposer: Proposer | None = None

@@ -20,7 +20,7 @@ from ling_runtime.config import ConfigError
 from ling_runtime.executor.dspark_graphs import BLOCK_VARIANTS
 from ling_runtime.executor.glue import Glue
 from ling_runtime.executor.graph_memory import MIB, GraphMemory
-from ling_runtime.executor.graphs import DEVICE_VARIANTS, Recorded, Replays, VerifyStep, missing_variants
+from ling_runtime.executor.graphs import DEVICE_VARIANTS, RANK_VARIANTS, Recorded, Replays, VerifyStep, missing_variants
 from ling_runtime.executor.interface import StepOutput
 from ling_runtime.executor.nextn_graphs import DraftStep, ExtendStep, Seeds
 from ling_runtime.executor.parts import Fused, KeepStep, RefillStep, Unrecorded
@@ -137,7 +137,8 @@ class GraphExecutor(StepExecutor):
     ) -> None:
         super().__init__(model, caches, proposer, max_context=max_context, chunk=chunk, rule=rule)
         blocks = isinstance(proposer, DsparkProposer)
-        if missing := missing_variants(model.kernels, BLOCK_VARIANTS if blocks else DEVICE_VARIANTS):
+        one = BLOCK_VARIANTS if blocks else DEVICE_VARIANTS
+        if missing := missing_variants(model.kernels, one if model.ranks.size == 1 else RANK_VARIANTS):
             raise ConfigError(f"graphs need the device variants of {', '.join(missing)}: kernels.OPERATOR=triton")
         if simulated is not None and not 1 <= simulated <= self.window:
             raise ConfigError(f"simulated accept length {simulated}: allowed: 1 to {self.window}, the rows of a window")

@@ -41,6 +41,8 @@ DEVICE_VARIANTS = {
     "moe_block": "triton_gate_norm",
 }
 """What a captured step runs if nothing else is asked for: the fastest that keeps the checkpoint's precision."""
+RANK_VARIANTS = DEVICE_VARIANTS | {"shard_head": "triton"}
+"""The same where several ranks share the vocabulary."""
 OF_OTHERS = {"dense_mlp", "moe_block"}
 """Operators whose references are made of other operators, and run wherever those do."""
 INSIDE = {"moe_block": ("moe", "router")}

@@ -16,6 +16,7 @@ from ling_runtime.model.mlp import DenseMlp, MoeMlp
 from ling_runtime.model.packing import Packer
 from ling_runtime.ops.linear import pad_rows
 from ling_runtime.ops.rope import rope_table
+from ling_runtime.parallel.communicator import ALONE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from ling_runtime.config import ModelConfig
     from ling_runtime.memory.caches import Pass
     from ling_runtime.ops.registry import Kernels
+    from ling_runtime.parallel.communicator import Communicator
 
 
 class TargetRows(NamedTuple):
@@ -35,9 +37,13 @@ class TargetRows(NamedTuple):
 
 
 class Block:
-    """Attention and feed-forward of one layer with its two norms."""
+    """Attention and feed-forward of one layer with its two norms; of each, a rank computes a part of the sum."""
 
-    def __init__(self, config: ModelConfig, weights: Packer, layer: int, index: int, rope: Tensor, kernels: Kernels):
+    def __init__(
+        self, config: ModelConfig, weights: Packer, layer: int, index: int, rope: Tensor, kernels: Kernels,
+        ranks: Communicator,
+    ) -> None:  # fmt: skip
+        self._ranks = ranks
         self._add_norm, self._eps = kernels["add_rms_norm"], config.rms_norm_eps
         self.input_norm = weights("input_layernorm.weight")
         self._post_norm = weights("post_attention_layernorm.weight")
@@ -50,20 +56,24 @@ class Block:
         self._mlp = (
             DenseMlp(weights.at("mlp"), None, kernels)
             if config.is_dense(layer)
-            else MoeMlp(config, weights.at("mlp"), layer, kernels)
+            else MoeMlp(config, weights.at("mlp"), layer, kernels, ranks)
         )
 
     def __call__(self, normed: Tensor, residual: Tensor, next_norm: Tensor, pass_: Pass) -> tuple[Tensor, Tensor]:
         """(normed, residual) in, the same for the layer whose input norm is `next_norm` out."""
-        attended = self._attention(normed, pass_)
+        attended = self._ranks.reduce(self._attention(normed, pass_))
         if isinstance(self._mlp, MoeMlp):
             return self._mlp(attended, residual, self._post_norm, next_norm, pass_)
         normed, residual = self._add_norm(attended, residual, self._post_norm, self._eps)
-        return self._add_norm(self._mlp(normed, prompt=pass_.window.prompt), residual, next_norm, self._eps)  # type: ignore[no-any-return]
+        out = self._ranks.reduce(self._mlp(normed, prompt=pass_.window.prompt))
+        return self._add_norm(out, residual, next_norm, self._eps)  # type: ignore[no-any-return]
 
 
 class Ling:
-    """Weights of the whole target, packed once at load."""
+    """Weights of the target, packed once at load: all of them, or what is one rank's of `ranks`.
+
+    `config` and `tensors` are then the rank's own (`ModelConfig.of_rank`, `weights.load`).
+    """
 
     def __init__(
         self,
@@ -74,15 +84,17 @@ class Ling:
         positions: int,
         dtype: torch.dtype = torch.float32,
         device: torch.device | None = None,
+        ranks: Communicator = ALONE,
     ) -> None:
         device = device or torch.device("cpu")
+        self.ranks = ranks
         self.config, self.kernels, self.dtype, self.device = config, kernels, dtype, device
         weights = Packer(tensors, "model.", dtype, device)
         wide = torch.float64 if dtype == torch.float64 else torch.float32
         self.rope = rope_table(config, positions).to(device, wide)
         self.embedding = weights("word_embeddings.weight")
         self._blocks = [
-            Block(config, weights.at(f"layers.{i}"), i, self._index(i), self.rope, kernels)
+            Block(config, weights.at(f"layers.{i}"), i, self._index(i), self.rope, kernels, ranks)
             for i in range(config.num_hidden_layers)
         ]
         norms = [block.input_norm for block in self._blocks] + [weights("norm.weight")]
@@ -95,7 +107,17 @@ class Ling:
 
     def embed(self, ids: Tensor) -> Tensor:
         """ids [B * T] -> rows [R, D], padded to whole tiles."""
-        return pad_rows(self.embedding.index_select(0, ids))
+        return pad_rows(self.lookup(ids))
+
+    def lookup(self, ids: Tensor) -> Tensor:
+        """ids [n] -> their embeddings [n, D]. One rank knows a token and the others add zeros: no bit is lost."""
+        if self.ranks.size == 1:
+            return self.embedding.index_select(0, ids)
+        known = len(self.embedding)
+        place = ids - self.ranks.rank * known
+        foreign = (place < 0) | (place >= known)
+        rows = self.embedding.index_select(0, place.clamp(0, known - 1))
+        return self.ranks.reduce(rows.masked_fill_(foreign.unsqueeze(1), 0))
 
     def __call__(self, ids: Tensor, pass_: Pass) -> Tensor:
         """Run the window's ids [B * T]; returns hidden [R, D] after the final norm and leaves the state staged."""
@@ -103,7 +125,7 @@ class Ling:
 
     def rows(self, ids: Tensor, pass_: Pass, capture: Sequence[int] = ()) -> TargetRows:
         """As a call, with the residual stream after each layer of `capture`, ascending."""
-        residual = pass_.window.pad(self.embedding.index_select(0, ids))
+        residual = pass_.window.pad(self.lookup(ids))
         normed = self.kernels["rms_norm"](residual, self._first_norm, self.config.rms_norm_eps)
         captured = []
         for layer, (block, next_norm) in enumerate(zip(self._blocks, self._next_norms, strict=True)):
@@ -114,7 +136,9 @@ class Ling:
 
     def greedy(self, hidden: Tensor) -> Tensor:
         """hidden [n, D] -> the best token of each row [n], without keeping logits."""
-        return self.kernels["greedy_head"](hidden, self._head)  # type: ignore[no-any-return]
+        if self.ranks.size == 1:
+            return self.kernels["greedy_head"](hidden, self._head)  # type: ignore[no-any-return]
+        return self.ranks.best(self.kernels["shard_head"](hidden, self._head, self.ranks.rank * len(self._head)))
 
     def row_logits(self, hidden: Tensor) -> Tensor:
         """hidden [n, D] -> logits [n, V] in the rows' precision, for a choice that something is added to first."""
@@ -122,4 +146,4 @@ class Ling:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [n, D] -> wide logits [n, V]; pads to tiles itself."""
-        return self.kernels["lm_head"](pad_rows(hidden), self._head)[: hidden.shape[0]]  # type: ignore[no-any-return]
+        return self.ranks.beside(self.kernels["lm_head"](pad_rows(hidden), self._head)[: hidden.shape[0]])

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ling_runtime.memory.caches import Pass
     from ling_runtime.model.packing import Packer
     from ling_runtime.ops.registry import Kernels
+    from ling_runtime.parallel.communicator import Communicator
 
 
 class DenseMlp:
@@ -36,7 +37,7 @@ class DenseMlp:
 class MoeMlp:
     """Routed experts plus the shared one, which is packed behind them where its shape is theirs."""
 
-    def __init__(self, config: ModelConfig, weights: Packer, layer: int, kernels: Kernels) -> None:
+    def __init__(self, config: ModelConfig, weights: Packer, layer: int, kernels: Kernels, ranks: Communicator) -> None:
         self._run, self._kernels, self._eps = kernels["moe_block"], kernels, config.rms_norm_eps
         limit, shared_limit = config.swiglu_limits(layer)
         experts = [weights.at(f"experts.{e}") for e in range(config.num_experts)]
@@ -57,6 +58,7 @@ class MoeMlp:
             shared_down=pair[1],
             shared_limit=shared_limit,
             joined=joined,
+            ranks=ranks,
         )
 
     @staticmethod

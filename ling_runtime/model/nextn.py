@@ -33,13 +33,13 @@ class Nextn:
         self._target, self._eps = target, config.rms_norm_eps
         self._embed_norm, self._hidden_norm = weights("enorm.weight"), weights("hnorm.weight")
         self._final_norm, self._join = weights("final_layernorm.weight"), weights("eh_proj.weight")
-        self._block = Block(config, weights, layer, index, target.rope, target.kernels)
+        self._block = Block(config, weights, layer, index, target.rope, target.kernels, target.ranks)
 
     def __call__(self, ids: Tensor, hidden: Tensor, pass_: Pass) -> Tensor:
         """ids [B * T] of the next tokens, hidden [>= B * T, D] -> hidden [R, D] after the final norm."""
         kernels, pad = self._target.kernels, pass_.window.pad
         norm = kernels["rms_norm"]
-        embedded = norm(pad(self._target.embedding.index_select(0, ids)), self._embed_norm, self._eps)
+        embedded = norm(pad(self._target.lookup(ids)), self._embed_norm, self._eps)
         carried = norm(pad(hidden[: ids.shape[0]]), self._hidden_norm, self._eps)
         residual = project(kernels, pass_.window.prompt, torch.cat([embedded, carried], dim=-1), self._join)
         normed = norm(residual, self._block.input_norm, self._eps)

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 
 from ling_runtime.ops.linear import pad_rows
 from ling_runtime.ops.registry import variant
+from ling_runtime.parallel.communicator import ALONE
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from ling_runtime.ops.registry import Kernels
     from ling_runtime.ops.router import RouterWeights
+    from ling_runtime.parallel.communicator import Communicator
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +38,8 @@ class MoeWeights:
     shared_down: Tensor | None  # [D, Fs]
     shared_limit: float | None
     joined: bool
+    ranks: Communicator = ALONE
+    """Who has the other parts of F: what a layer gives is summed over them, before residual and norm."""
 
 
 @variant("moe")
@@ -54,7 +58,7 @@ def moe_layer(
     routed = pad_rows(kernels["moe_combine"](out.unflatten(0, ids.shape), chosen))
     shared = shared_expert(x, weights, kernels)
     total = routed if shared is None else routed + shared
-    return kernels["add_rms_norm"](total, residual, norm, eps)  # type: ignore[no-any-return]
+    return kernels["add_rms_norm"](weights.ranks.reduce(total), residual, norm, eps)  # type: ignore[no-any-return]
 
 
 def shared_expert(x: Tensor, weights: MoeWeights, kernels: Kernels) -> Tensor | None:

@@ -13,7 +13,7 @@ from experiments.step_subject import STACKS, Setting
 from ling_runtime.executor.graphs import missing_variants
 from ling_runtime.executor.switches import check
 from ling_runtime.ops.registry import Kernels, variants
-from ling_runtime.ops.triton.kda import VALUE_TILE
+from ling_runtime.ops.triton.kda import VALUE_TILES as OF_A_CARD
 from ling_runtime.ops.triton.kda_tiles import VALUE_TILES
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def test_every_variant_beside_the_default_is_measured() -> None:
     beside = {(v.operator, v.name) for v in variants() if v.name.startswith("triton_")}
     assert beside <= chosen | curve
     assert set(VALUE_TILES) == set(BV_CURVE_US)
-    assert VALUE_TILE in VALUE_TILES
+    assert set(OF_A_CARD.values()) <= set(VALUE_TILES)
 
 
 def test_switches_of_the_post_are_in_the_table_with_its_figures() -> None:

@@ -238,9 +238,9 @@ def worse_target(amount: float) -> None:
     """Noise on every matrix of the target, `amount` of its own spread; from a fixed seed, so always the same model."""
     load = build.load
 
-    def planted(path: str, specs: Mapping[str, Any]) -> dict[str, Tensor]:
+    def planted(path: str, specs: Mapping[str, Any], **share: int) -> dict[str, Tensor]:
         noise = torch.Generator().manual_seed(NOISE_SEED)
-        return {name: worse(tensor, noise) for name, tensor in load(path, specs).items()}
+        return {name: worse(tensor, noise) for name, tensor in load(path, specs, **share).items()}
 
     def worse(tensor: Tensor, noise: torch.Generator) -> Tensor:
         if tensor.ndim < 2:

@@ -33,6 +33,15 @@ def project_triton(x: Tensor, weight: Tensor) -> Tensor:
 @variant("greedy_head", "triton", "rounding", ORDER)
 def greedy_triton(x: Tensor, weight: Tensor, form: str | None = None) -> Tensor:
     """x [n, D] -> the best token of each row [n]; `form` is how products are taken."""
+    best, token = _tile_bests(x, weight, form or precision(x.dtype))
+    count, blocks = best.shape
+    out = torch.empty(count, dtype=torch.int64, device=x.device)
+    _best_of_all[(count,)](best, token, out, blocks, triton.next_power_of_2(blocks), num_warps=4, **launch())
+    return out
+
+
+def _tile_bests(x: Tensor, weight: Tensor, form: str) -> tuple[Tensor, Tensor]:
+    """Each row's best logit in each tile of the vocabulary [n, tiles], and its token."""
     count = x.shape[0]
     vocabulary, inner = weight.shape
     tiles = tiles_for(vocabulary, inner)
@@ -41,10 +50,20 @@ def greedy_triton(x: Tensor, weight: Tensor, form: str | None = None) -> Tensor:
     token = torch.empty(count, blocks, dtype=torch.int32, device=x.device)
     _best_of_tile[(blocks, triton.cdiv(count, TILE))](
         x, weight, best, token, count, vocabulary, blocks, inner, tiles.columns, tiles.depth, TILE,
-        form or precision(x.dtype), **launch(), num_warps=tiles.warps, num_stages=tiles.stages,
+        form, **launch(), num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
-    out = torch.empty(count, dtype=torch.int64, device=x.device)
-    _best_of_all[(count,)](best, token, out, blocks, triton.next_power_of_2(blocks), num_warps=4, **launch())
+    return best, token
+
+
+@variant("shard_head", "triton", "rounding", ORDER)
+def greedy_of_shard_triton(x: Tensor, weight: Tensor, first: int) -> Tensor:
+    """x [n, D] and rows of the vocabulary from `first` on -> [n, 2]: the best logit and its token, fp64."""
+    best, token = _tile_bests(x, weight, precision(x.dtype))
+    out = torch.empty(len(x), 2, dtype=torch.float64, device=x.device)
+    blocks = best.shape[1]
+    _best_with_value[(len(x),)](
+        best, token, out, blocks, first, triton.next_power_of_2(blocks), num_warps=4, **launch()
+    )
     return out
 
 
@@ -86,4 +105,15 @@ def _best_of_all(best, token, out, blocks, BLOCK: tl.constexpr, PDL: tl.constexp
     value = tl.load(best + row * blocks + place, mask=place < blocks, other=-float("inf"))
     at = tl.argmax(value, axis=0, tie_break_left=True)
     tl.store(out + row, tl.load(token + row * blocks + at).to(tl.int64))
+    leave(PDL)
+
+
+@triton.jit(do_not_specialize=["first"])
+def _best_with_value(best, token, out, blocks, first, BLOCK: tl.constexpr, PDL: tl.constexpr):
+    enter(PDL)
+    row, place = tl.program_id(0), tl.arange(0, BLOCK)
+    value = tl.load(best + row * blocks + place, mask=place < blocks, other=-float("inf"))
+    at = tl.argmax(value, axis=0, tie_break_left=True)
+    tl.store(out + row * 2, tl.max(value, axis=0).to(tl.float64))
+    tl.store(out + row * 2 + 1, (tl.load(token + row * blocks + at) + first).to(tl.float64))
     leave(PDL)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 import triton
 import triton.language as tl
+from triton.runtime import driver
 
 from ling_runtime.config import TILE
 from ling_runtime.ops.kda import KdaStaged, kda_window
@@ -21,6 +22,7 @@ from ling_runtime.ops.registry import variant
 from ling_runtime.ops.triton.kda_out import normed_linear
 from ling_runtime.ops.triton.kda_rows import before, convolved, normed, ready, sigmoid, stage, taps
 from ling_runtime.ops.triton.launch import ahead, enter, launch, leave
+from ling_runtime.ops.triton.linear import INTERPRETED
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,8 +30,9 @@ if TYPE_CHECKING:
     from ling_runtime.memory.window import Window
     from ling_runtime.ops.kda import KdaState, KdaWeights, Linear
 
-VALUE_TILE = 8
-"""Columns of the state per program, which is one warp."""
+VALUE_TILES = {9: 8, 10: 4}
+"""Columns of the state per program, which is one warp, by major compute capability: 9 as measured on an H200
+(docs/gpu_switches.md), 10 as the post measured its own kernel on a B200."""
 LONGEST = 64
 """Rows up to which a window comes here; longer ones (prefill), and windows of unequal rows, take the reference."""
 ALONE = 2
@@ -46,7 +49,7 @@ def kda_window_triton(
     weights: KdaWeights,
     state: KdaState,
     linear: Linear,
-    value_tile: int = VALUE_TILE,
+    value_tile: int | None = None,
 ) -> tuple[Tensor, KdaStaged]:
     """projected [R, 5 H d + H] holding q|k|v|f|gate|beta -> (rows [R, D] of the output projection, staging)."""
     if window.rows > LONGEST or window.counts is not None or weights.conv.shape[1] != TAPS:
@@ -57,7 +60,7 @@ def kda_window_triton(
     if state.staging is None:
         staged.states[:, 0] = state.state
     lead, walked = state.lead or (state.state, index)
-    starts, value_tile = window.start_index, min(value_tile, width)
+    starts, value_tile = window.start_index, min(value_tile or best_value_tile(), width)
     gated = projected.new_empty(projected.shape[0], heads * width)
     squares = torch.empty(projected.shape[0], heads, width // value_tile, dtype=torch.float32, device=projected.device)
     alone = window.rows <= ALONE
@@ -74,6 +77,12 @@ def kda_window_triton(
         value_tile, TILE, state.lead is not None, alone, **launch(), num_warps=1, enable_fp_fusion=False,
     )  # fmt: skip
     return normed_linear(gated, squares, weights, window.real_rows), staged
+
+
+def best_value_tile() -> int:
+    """Of the card that kernels are compiled for; Hopper's where none is known better."""
+    major = 9 if INTERPRETED else driver.active.get_current_target().arch // 10
+    return VALUE_TILES.get(major, VALUE_TILES[9])
 
 
 def _staging(projected: Tensor, window: Window, state: KdaState) -> KdaStaged:

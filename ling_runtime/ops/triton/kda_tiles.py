@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ling_runtime.ops.registry import variant
-from ling_runtime.ops.triton.kda import VALUE_TILE, WHY, kda_window_triton
+from ling_runtime.ops.triton.kda import WHY, kda_window_triton
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,5 +33,4 @@ def in_tiles_of(columns: int) -> Callable[..., tuple[Tensor, KdaStaged]]:
 
 
 for _tile in VALUE_TILES:
-    if _tile != VALUE_TILE:
-        variant("kda_window", f"triton_bv{_tile}", "rounding", WHY)(in_tiles_of(_tile))
+    variant("kda_window", f"triton_bv{_tile}", "rounding", WHY)(in_tiles_of(_tile))

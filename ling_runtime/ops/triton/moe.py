@@ -17,10 +17,13 @@ import triton.language as tl
 from ling_runtime.config import TILE
 from ling_runtime.ops.triton.launch import enter, launch, leave
 from ling_runtime.ops.triton.linear import Tiles, precision, product, row_tile_product
-from ling_runtime.ops.triton.norm import norm_row
+from ling_runtime.ops.triton.norm import add_rms_norm_triton, norm_row
+from ling_runtime.parallel.communicator import ALONE
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from ling_runtime.parallel.communicator import Communicator
 
     Limits = tuple[float | None, float | None]
 
@@ -98,11 +101,16 @@ def _clamps(limits: Limits) -> list[float]:
 
 
 def settle(
-    out: Tensor, weights: Tensor, residual: Tensor, norm: Tensor, eps: float, extra: Tensor | None
-) -> tuple[Tensor, Tensor]:
+    out: Tensor, weights: Tensor, residual: Tensor, norm: Tensor, eps: float, extra: Tensor | None,
+    ranks: Communicator = ALONE,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """out [n, s, D] times weights [n, k] in slot order, plus the slot past k and `extra`, rounded; added to `residual`
-    [R, D] and normed -> (normed, sum). Rows past n have no experts.
+    [R, D] and normed -> (normed, sum). Rows past n have no experts. Of several `ranks` the parts are summed first: this
+    one's is what it would add to a residual of zeros.
     """
+    if ranks.size > 1:
+        part = settle(out, weights, ranks.zeros(residual), norm, eps, extra)[1]
+        return add_rms_norm_triton(ranks.reduce(part), residual, norm, eps)
     real, slots, width = out.shape
     normed, total = torch.empty_like(residual), torch.empty_like(residual)
     _settle[(residual.shape[0],)](

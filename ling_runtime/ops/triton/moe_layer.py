@@ -46,4 +46,6 @@ def routed(
     extra = None if weights.joined else shared_expert(x, weights, kernels)
     limits = (weights.limit, weights.shared_limit)
     hidden = expert_hidden(x, ids, weights.gate_up, limits, shared)
-    return settle(expert_out(hidden, ids, weights.down, limits, shared), chosen, residual, norm, eps, extra)
+    return settle(
+        expert_out(hidden, ids, weights.down, limits, shared), chosen, residual, norm, eps, extra, weights.ranks
+    )

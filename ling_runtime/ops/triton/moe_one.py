@@ -76,7 +76,8 @@ def _one_row(sums: GateSums, entry: Tensor, norm: Tensor, eps: float, weights: M
         UP_TILES.columns, depth, TILE, precision(weights.gate_up.dtype), **launch(), num_warps=UP_TILES.warps,
         num_stages=UP_TILES.stages,
     )  # fmt: skip
-    return settle(expert_out(hidden, ids, weights.down, limits, experts), chosen, sums.total, norm, eps, None)
+    out = expert_out(hidden, ids, weights.down, limits, experts)
+    return settle(out, chosen, sums.total, norm, eps, None, weights.ranks)
 
 
 @triton.jit

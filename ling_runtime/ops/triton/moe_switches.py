@@ -84,8 +84,9 @@ def _layer(
         hidden = activate(parts, x.dtype, limits, ids.shape[1] if weights.joined else None)
     out = expert_out(hidden, ids, weights.down, limits, shared, plan=plan, active=apart)
     if rounded:
-        return add_rms_norm_triton(_combine(out, chosen, extra, weights.router.scale, len(x)), residual, norm, eps)
-    return settle(out, chosen, residual, norm, eps, extra)
+        part = _combine(out, chosen, extra, weights.router.scale, len(x))
+        return add_rms_norm_triton(weights.ranks.reduce(part), residual, norm, eps)
+    return settle(out, chosen, residual, norm, eps, extra, weights.ranks)
 
 
 def _combine(out: Tensor, weights: Tensor, extra: Tensor | None, scale: float, rows: int) -> Tensor:

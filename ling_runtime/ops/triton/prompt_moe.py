@@ -53,7 +53,8 @@ def _part(
     ids, chosen = kernels["prompt_router"](x, weights.router, kernels)
     ids, chosen = ids[:rows].contiguous(), chosen[:rows].float().contiguous()
     out = experts_of(x, ids, weights)
-    return settle(out, chosen, residual, norm, eps, None if weights.joined else _shared(x, weights, kernels))
+    extra = None if weights.joined else _shared(x, weights, kernels)
+    return settle(out, chosen, residual, norm, eps, extra, weights.ranks)
 
 
 def _shared(x: Tensor, weights: MoeWeights, kernels: Kernels) -> Tensor | None:

@@ -96,6 +96,44 @@ def test_a_server_that_read_a_checkpoint_drew_nothing(drawn: CellSpec) -> None:
     assert faults(drawn, load_format="auto") == ["model.weights=drawn was asked for; active: checkpoint"]
 
 
+RANKS = [{"rank": rank, "calls": 9, "digest": "0a"} for rank in range(2)]
+
+
+def test_ranks_prove_themselves(cell: CellSpec) -> None:
+    two = replace(cell, engine=replace(cell.engine, tp_size=2))
+    line = words(two)
+    assert line[line.index("--tp-size") + 1] == "2"
+    assert two.engine.cores == 2
+    assert faults(two, tp_size=2, executor=DECODE | {"ranks": RANKS}) == []
+    for ranks, seen in (
+        (RANKS[:1], "2, of which 1 answered"),
+        ([RANKS[0], RANKS[1] | {"digest": "0b"}], "2, of which 2 answered"),
+    ):
+        (fault,) = faults(two, tp_size=2, executor=DECODE | {"ranks": ranks})
+        assert fault == f"engine.tp_size=2 was asked for; active: {seen}"
+    assert faults(cell, tp_size=1) == []
+
+
+@pytest.mark.parametrize(("listed", "seen"), [(None, 1), ("", 0), ("0,1", 2), ("1,-1,0", 1)])
+def test_ranks_need_as_many_gpus_to_be_seen(
+    drawn: CellSpec, monkeypatch: pytest.MonkeyPatch, listed: str | None, seen: int
+) -> None:
+    monkeypatch.setattr("experiments.gpu.gpus", lambda: [{"index": "0"}])
+    env = {} if listed is None else {"CUDA_VISIBLE_DEVICES": listed}
+    two = replace(drawn, engine=replace(drawn.engine, tp_size=2, command=()), env=env)
+    if seen == 2:
+        assert checked(two).engine.tp_size == 2
+        return
+    with pytest.raises(ConfigError, match=rf"engine\.tp_size: 2 ranks have a GPU each, and {seen} GPUs can be seen"):
+        checked(two)
+
+
+def test_ranks_share_no_draft(drawn: CellSpec, draft: Path) -> None:
+    block = SpeculationSpec(algorithm="dspark", draft_path=str(draft), block_size=4)
+    with pytest.raises(ConfigError, match=r"engine\.tp_size: 2 ranks share no DSPARK draft"):
+        checked(replace(drawn, speculation=block, engine=replace(drawn.engine, tp_size=2)))
+
+
 def simulated(cell: CellSpec, **groups: Any) -> CellSpec:
     return replace(cell, **({"env": {LENGTH: "3.25"}, "gate": GateSpec(mode="off")} | groups))
 

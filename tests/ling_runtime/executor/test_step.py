@@ -175,7 +175,7 @@ def test_kernels_report_what_ran(build: Build) -> None:
     generate(executor, prompt_of(1, 5), 3)
     report = {row["operator"]: row for row in executor.kernel_report()}
     blocks = {"draft_attention", "draft_block", "draft_chain", "draft_choice", "draft_inject"}
-    elsewhere = blocks | {"greedy_head", "prompt_router"}
+    elsewhere = blocks | {"greedy_head", "prompt_router", "shard_head"}
     assert {operator for operator, row in report.items() if not row["calls"]} == elsewhere
     assert report["moe_align"]["variant"] == "pair_axis"
     assert report["lm_head"]["numerics"] == "rounding"

@@ -13,14 +13,14 @@ from ling_runtime.memory.caches import Caches
 from ling_runtime.memory.window import Window
 from ling_runtime.model.attention import KdaAttention, MlaAttention
 from ling_runtime.model.packing import Packer
-from ling_runtime.ops.head import greedy
+from ling_runtime.ops.head import greedy, greedy_of_shard
 from ling_runtime.ops.linear import linear, pad_rows
 from ling_runtime.ops.moe_layer import MoeWeights, moe_layer
 from ling_runtime.ops.norm import add_rms_norm, rms_norm
 from ling_runtime.ops.registry import Kernels
 from ling_runtime.ops.rope import rope_table
 from ling_runtime.ops.router import route
-from ling_runtime.ops.triton.head import greedy_triton
+from ling_runtime.ops.triton.head import greedy_of_shard_triton, greedy_triton
 from ling_runtime.ops.triton.linear import Tiles, linear_triton
 from ling_runtime.ops.triton.moe_layer import moe_triton
 from ling_runtime.ops.triton.norm import add_rms_norm_triton, rms_norm_triton
@@ -106,6 +106,16 @@ def test_greedy_head_takes_the_best_and_the_lowest_on_a_tie(dtype: torch.dtype) 
     assert torch.equal(greedy_triton(x, weight), greedy(x, weight))
     weight[70] = weight[30] = 3 * x[2]
     assert int(greedy_triton(x, weight)[2]) == 30
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_shard_head_gives_the_best_logit_too(dtype: torch.dtype) -> None:
+    x, weight = draw(6, 64, dtype=dtype), draw(100, 64, dtype=dtype)
+    weight[70] = weight[30] = 3 * x[2]
+    best, reference = greedy_of_shard_triton(x, weight, 1000), greedy_of_shard(x, weight, 1000)
+    assert torch.equal(best[:, 1], reference[:, 1])
+    assert best[2, 1] == 1030
+    close(best[:, 0], reference[:, 0], dtype)
 
 
 def attention_outputs(  # type: ignore[no-untyped-def]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ling_runtime.arguments import ServerConfig
 
 
-def load(config: ServerConfig) -> ScriptedExecutor:
+def load(config: ServerConfig, ranks: None) -> ScriptedExecutor:
     tokens = server.load_tokenizer(config).encode(" There are 12 apples.\n")
     fail = os.environ.get("SCRIPTED_FAIL_AT_STEP")
     return ScriptedExecutor(

@@ -124,14 +124,18 @@ def test_static_verification_says_that_it_schedules_nothing(caplog: pytest.LogCa
 
 
 def test_flags_without_effect_are_accepted_and_listed() -> None:
-    config = parsed("--disable-radix-cache --mem-fraction-static 0.8 --attention-backend triton --tp-size 1 --tp 1")
+    config = parsed("--disable-radix-cache --mem-fraction-static 0.8 --attention-backend triton --ep-size 1")
     assert config.without_effect == (
         "--disable-radix-cache",
         "--mem-fraction-static",
         "--attention-backend",
-        "--tp-size",
-        "--tp",
+        "--ep-size",
     )
+
+
+@pytest.mark.parametrize("flag", ["--tp-size", "--tensor-parallel-size", "--tp"])
+def test_ranks_have_the_names_that_sglang_gives_them(flag: str) -> None:
+    assert (parsed("").tp_size, parsed(f"{flag} 4").tp_size) == (1, 4)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +149,9 @@ def test_flags_without_effect_are_accepted_and_listed() -> None:
         ("--context-len 5", "unknown argument --context-len; the nearest known one is --context-length"),
         ("--port=1 --speculative-num-step=3", "unknown argument --speculative-num-step; .* --speculative-num-steps"),
         ("--enable-lora", "unknown argument --enable-lora"),
-        ("--tp-size 2", "--tp-size: invalid choice: '2'"),
+        ("--tp-size 0", "--tp-size 0: must be at least 1"),
+        (BLOCK + "--tp-size 2", "--tp-size 2: not under --speculative-algorithm DSPARK; allowed there: 1"),
+        ("--ep-size 2", "--ep-size: invalid choice: '2'"),
         ("--speculative-num-steps 3", "without a meaning unless --speculative-algorithm"),
         ("--speculative-algorithm NEXTN --speculative-eagle-topk 4", "drafts are chains"),
         ("--speculative-algorithm NEXTN --speculative-num-draft-tokens 6", "a chain of 3 steps has 4 rows"),
@@ -198,6 +204,9 @@ def test_the_effective_flags_are_these() -> None:
         "--random-seed",
         "--dtype",
         "--device",
+        "--tp-size",
+        "--tensor-parallel-size",
+        "--tp",
         "--num-threads",
         "--kernel",
         "--load-format",

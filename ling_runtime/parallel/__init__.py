@@ -1,0 +1,1 @@
+"""Tensor parallelism: one model over several processes, each with its share of every wide tensor."""
