@@ -84,6 +84,8 @@ class ServerConfig:
     """Read each replayed step before the next is queued."""
     pdl: Pdl | None = None
     """How replayed kernels overlap (ops/triton/launch.py); None: the mode that was fastest on this kind of card."""
+    graph_memory_mib: int | None = None
+    """Bound of what recorded steps hold of the device; past it steps run launch by launch. None: no bound."""
     engine_core: int | None = None
     """The engine thread's own core; None: any of the process's."""
     gc_threshold: tuple[int, ...] | None = None
@@ -115,8 +117,11 @@ class ServerConfig:
             _at_least("--context-length", self.context_length, 2)
         if self.num_threads is not None:
             _at_least("--num-threads", self.num_threads, 1)
-        if self.pdl is not None and (self.device != "cuda" or self.disable_cuda_graph):
-            raise ConfigError(f"--pdl {self.pdl}: only where steps are CUDA graphs (--device cuda)")
+        if self.graph_memory_mib is not None:
+            _at_least("--graph-memory-mib", self.graph_memory_mib, 1)
+        for flag, value in (("--pdl", self.pdl), ("--graph-memory-mib", self.graph_memory_mib)):
+            if value is not None and (self.device != "cuda" or self.disable_cuda_graph):
+                raise ConfigError(f"{flag} {value}: only where steps are CUDA graphs (--device cuda)")
         if self.chunked_prefill_size != -1:
             _at_least("--chunked-prefill-size", self.chunked_prefill_size, 1)
 
@@ -186,6 +191,7 @@ def _parser() -> _Parser:
     add("--disable-cuda-graph", action="store_const", const=True, help="run every step eagerly, on a CUDA device too")
     add("--disable-overlap-schedule", action="store_const", const=True, help="read a step before queuing the next")
     add("--pdl", choices=("off", "late", "early", "warm", "ahead"), help="default: the fastest known for this card")
+    add("--graph-memory-mib", type=int, metavar="N", help="bound of what CUDA graphs hold; default: none")
     add("--engine-core", type=int, metavar="N", help="pins the engine thread to one core")
     add("--gc-threshold", type=int, nargs="+", metavar="N", help="of Python's collector, by generation; 0: never")
     add("--disable-gc-freeze", action="store_const", const=True, help="let collections walk what was there at start")

@@ -129,6 +129,7 @@ def load(config: ServerConfig, ranks: Ranks | None = None) -> Executor:
         simulated_accept_length=config.simulated_accept_length,
         load_format=config.load_format,
         pdl=config.pdl,
+        graph_memory_mib=config.graph_memory_mib,
     )
     log.info("decode steps: %s", "CUDA graphs" if graphs else "eager")
     log.info("speculation: %s", speculative_flags.described(config))

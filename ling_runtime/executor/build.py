@@ -40,7 +40,8 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch
 class ExecutorSettings:
     """What shapes an executor besides the checkpoint. `num_steps` 0 and no `draft` is no speculation; `context_length`
     None the model's; `graphs` replays greedy steps, on a CUDA device, where `overlap` reads each step one call late,
-    `seq_lens_pin` waits for lengths before each, `switches` rearrange it, `pdl` names a mode of launch, and
+    `seq_lens_pin` waits for lengths before each, `switches` rearrange it, `pdl` names a mode of launch,
+    `graph_memory_mib` bounds what recordings hold, and
     `simulated_accept_length` replaces acceptance. `load_format` "dummy" draws the weights.
     """
 
@@ -60,6 +61,7 @@ class ExecutorSettings:
     simulated_accept_length: float | None = None
     load_format: str = "auto"
     pdl: Pdl | None = None
+    graph_memory_mib: int | None = None
 
 
 def load_executor(path: str, settings: ExecutorSettings, ranks: Communicator = ALONE) -> StepExecutor:
@@ -127,6 +129,6 @@ def build_executor(
         return GraphExecutor(
             model, caches, proposer, max_context=context, chunk=settings.chunk, rule=rule, overlap=settings.overlap,
             seq_lens_pin=settings.seq_lens_pin, pdl_mode=settings.pdl, switches=settings.switches,
-            simulated=settings.simulated_accept_length,
+            simulated=settings.simulated_accept_length, graph_memory_mib=settings.graph_memory_mib,
         )  # fmt: skip
     return StepExecutor(model, caches, proposer, max_context=context, chunk=settings.chunk, rule=rule)

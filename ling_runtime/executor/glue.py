@@ -13,26 +13,15 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import torch
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     Refill = Callable[[], None]
-    Recorder = Callable[[Refill], Refill]
+    Recorder = Callable[[Refill], Refill | None]
 
 log = logging.getLogger(__name__)
 WARM = 2
 """Eager runs of a key before it is recorded, for whatever is compiled or tuned on first use."""
-
-
-def recorded(refill: Refill) -> Refill:
-    """A replay of `refill`; recording runs nothing, and lets other threads use the device meanwhile."""
-    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-        refill()
-    return graph.replay
 
 
 @dataclass
@@ -43,9 +32,9 @@ class Entry:
 
 @dataclass
 class Glue:
-    """The refills of one executor by key: (requests, what for)."""
+    """The refills of one executor by key: (requests, what for). `recorder` gives a replay, or None to stay eager."""
 
-    recorder: Recorder = recorded
+    recorder: Recorder
     entries: dict[tuple[int, str], Entry] = field(default_factory=dict)
     disabled: bool = False
     replays: int = 0

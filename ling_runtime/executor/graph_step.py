@@ -19,6 +19,7 @@ import torch
 from ling_runtime.config import ConfigError
 from ling_runtime.executor.dspark_graphs import BLOCK_VARIANTS
 from ling_runtime.executor.glue import Glue
+from ling_runtime.executor.graph_memory import MIB, GraphMemory
 from ling_runtime.executor.graphs import DEVICE_VARIANTS, RANK_VARIANTS, Recorded, Replays, VerifyStep, missing_variants
 from ling_runtime.executor.interface import StepOutput
 from ling_runtime.executor.nextn_graphs import DraftStep, ExtendStep, Seeds
@@ -55,6 +56,7 @@ class GreedyStep:
         proposer: NextnProposer | None,
         batch: int,
         simulated: float | None,
+        memory: GraphMemory,
         switches: Switches = DEFAULT,
         glue: Glue | None = None,
     ) -> None:
@@ -79,7 +81,7 @@ class GreedyStep:
             drafting = [RefillStep(self._verify, "draft", glue), *self._before] if proposer else []
             self._before = [*drafting, RefillStep(self._verify, "verify", glue)]
         self._middle = middle[0] if len(middle) == 1 else Fused(*middle)
-        self._replays, self._sent = Replays(model.kernels), Emitted(*self._verify.results, None)
+        self._replays, self._sent = Replays(model.kernels, memory), Emitted(*self._verify.results, None)
         self._slots: tuple[int, ...] = ()
 
     def __call__(
@@ -131,6 +133,7 @@ class GraphExecutor(StepExecutor):
         simulated: float | None = None,
         pdl_mode: Pdl | None = None,
         switches: Switches = DEFAULT,
+        graph_memory_mib: int | None = None,
     ) -> None:
         super().__init__(model, caches, proposer, max_context=max_context, chunk=chunk, rule=rule)
         blocks = isinstance(proposer, DsparkProposer)
@@ -140,7 +143,8 @@ class GraphExecutor(StepExecutor):
         if simulated is not None and not 1 <= simulated <= self.window:
             raise ConfigError(f"simulated accept length {simulated}: allowed: 1 to {self.window}, the rows of a window")
         check(switches, drafting=proposer is not None, blocks=blocks)
-        self._switches, self._glue = switches, Glue()
+        self._memory = GraphMemory(None if graph_memory_mib is None else graph_memory_mib * MIB)
+        self._switches, self._glue = switches, Glue(self._memory.record)
         self._drafting, self._overlap, self._pinned, self._simulated = proposer, overlap, seq_lens_pin, simulated
         if pdl_mode not in (None, "off") and fastest() == "off":
             raise ConfigError(f"pdl={pdl_mode}: needs a card of compute capability 9.0 or more; allowed here: off")
@@ -194,7 +198,12 @@ class GraphExecutor(StepExecutor):
             "result_ring": self._switches.result_ring,
         }
         counted = {"replayed": self._replayed, "eager": self._eager_steps, "slack": self._slack.report()}
-        return super().executor_report() | {"path": "graphs", **switches, **counted}
+        return super().executor_report() | {
+            "path": "graphs",
+            "graph_memory": self._memory.report(),
+            **switches,
+            **counted,
+        }
 
     def _refilled(self) -> str:
         """How what a step looks up by slot came to be there; a glue graph that could not be recorded is none."""
@@ -221,9 +230,10 @@ class GraphExecutor(StepExecutor):
 
     def _new_step(self, batch: int) -> GreedyStep | TieredStep:
         model, caches, relay, drafting = self._model, self._caches, self._relay, self._drafting
+        simulated, memory = self._simulated, self._memory
         if not isinstance(drafting, DsparkProposer):
-            return GreedyStep(model, caches, relay, drafting, batch, self._simulated, self._switches, self._glue)
-        step = TieredStep(model, caches, relay, drafting, batch, self._simulated)
+            return GreedyStep(model, caches, relay, drafting, batch, simulated, memory, self._switches, self._glue)
+        step = TieredStep(model, caches, relay, drafting, batch, simulated, memory)
         if model.device.type == "cuda" and self.schedule and self.schedule.reads != "nothing":
             step.prepare()
         return step

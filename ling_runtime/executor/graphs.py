@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ling_runtime.executor.graph_memory import GraphMemory
 from ling_runtime.memory.device import DevicePass, DeviceRecurrent, DeviceWindow
 from ling_runtime.ops.triton.commit import Results, accept, commit
 from ling_runtime.ops.triton.relay import look_up
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from torch import Tensor
 
@@ -63,53 +64,54 @@ def missing_variants(kernels: Kernels, needed: Mapping[str, str] = DEVICE_VARIAN
 class Recorded(ABC):
     """Work on persistent buffers that can be run launch by launch, or recorded once and replayed."""
 
-    _graph: torch.cuda.CUDAGraph | None = None
+    _replay: Callable[[], None] | None = None
 
     @abstractmethod
     def run(self) -> None: ...
 
-    def capture(self) -> None:
+    @property
+    def name(self) -> str:
+        return type(self).__name__
+
+    def capture(self, memory: GraphMemory | None = None) -> None:
         """Record `run`, after one eager run that compiles its kernels and does its work; recording does none."""
         self.run()
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            self.run()
-        self._graph = graph
+        self._replay = (memory or GraphMemory()).record(self.run, self.name)
 
-    @property
-    def recorded(self) -> bool:
-        return self._graph is not None
+    def step(self, memory: GraphMemory) -> int:
+        """Do the work once: by replay, or launch by launch the first time and where `memory` takes no recording.
 
-    def step(self) -> None:
-        """Do the work once: by replay, or launch by launch the first time and where there is no device."""
-        if self._graph is not None:
-            self._graph.replay()
-        elif torch.cuda.is_available():
-            self.capture()
-        else:
-            self.run()
+        Returns how often Python ran it: not at all, once, or twice, to record it.
+        """
+        if self._replay is not None:
+            self._replay()
+            return 0
+        if memory.open:
+            self.capture(memory)
+            return 2
+        memory.refuse(self.name)
+        self.run()
+        return 1
 
     def replay(self) -> None:
-        assert self._graph is not None, "capture comes first"
-        self._graph.replay()
+        assert self._replay is not None, "capture comes first"
+        self._replay()
 
 
 class Replays:
     """Runs recorded parts and keeps call counts true: a replay calls no Python, so what its recording called counts."""
 
-    def __init__(self, kernels: Kernels) -> None:
-        self._calls, self._launched = kernels.calls, dict[Recorded, Counter[str]]()
+    def __init__(self, kernels: Kernels, memory: GraphMemory) -> None:
+        self._calls, self._launched, self._memory = kernels.calls, dict[Recorded, Counter[str]](), memory
 
     def step(self, part: Recorded) -> None:
         before = Counter(self._calls)
-        part.step()
+        times = part.step(self._memory)
         ran = Counter(self._calls)
         ran.subtract(before)
-        if any(ran.values()):
-            times = 2 if part.recorded else 1  # once launch by launch, once to record it
+        if times:
             self._launched[part] = Counter({operator: calls // times for operator, calls in ran.items()})
-            self._calls.update(before)
+        self._calls.update(before)
         launched = self._launched.get(part, Counter[str]())
         self._calls.update({operator: self._calls[operator] + calls for operator, calls in launched.items()})
 
@@ -152,6 +154,10 @@ class VerifyStep(Recorded):
         relay = self._relay
         accept(pass_.window, self._verified, choices, relay.lengths, relay.tokens, self.results, self._simulated)
         commit(self._recurrent, pass_.window, self.results.accepted)
+
+    @property
+    def name(self) -> str:
+        return f"VerifyStep of {len(self.slots)} x {self._rows}"
 
     @property
     def anchors(self) -> Tensor:

@@ -14,6 +14,7 @@ from ling_runtime.ops.triton.ring import keep
 
 if TYPE_CHECKING:
     from ling_runtime.executor.glue import Glue
+    from ling_runtime.executor.graph_memory import GraphMemory
     from ling_runtime.executor.graphs import VerifyStep
     from ling_runtime.executor.relay import Ring
 
@@ -23,6 +24,10 @@ class Fused(Recorded):
 
     def __init__(self, *parts: Recorded) -> None:
         self._parts = parts
+
+    @property
+    def name(self) -> str:
+        return " + ".join(part.name for part in self._parts)
 
     def run(self) -> None:
         for part in self._parts:
@@ -38,8 +43,9 @@ class Unrecorded(Recorded):
     def run(self) -> None:
         self._part.run()
 
-    def step(self) -> None:
+    def step(self, memory: GraphMemory) -> int:  # noqa: ARG002 - there is nothing to hold
         self.run()
+        return 1
 
 
 class KeepStep(Recorded):
@@ -63,8 +69,9 @@ class RefillStep(Recorded):
     def run(self) -> None:
         self._verify.look_up_by_operations()
 
-    def step(self) -> None:
+    def step(self, memory: GraphMemory) -> int:  # noqa: ARG002 - the glue has it
         if self._glue is None:
             self.run()
         else:
             self._glue.run(self._key, self.run)
+        return 1

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from ling_runtime.executor.graph_memory import GraphMemory
     from ling_runtime.executor.relay import Relay
     from ling_runtime.executor.step import Slot
     from ling_runtime.memory.caches import Caches
@@ -83,6 +84,7 @@ class TieredStep:
         proposer: DsparkProposer,
         batch: int,
         simulated: float | None,
+        memory: GraphMemory,
     ) -> None:
         self._model, self._caches, self._relay, self._proposer = model, caches, relay, proposer
         self._batch, self._simulated, self._most = batch, simulated, proposer.steps + 1
@@ -90,7 +92,7 @@ class TieredStep:
         self._named: tuple[int, ...] = ()
         self._windows: dict[int, Window] = {}
         self._draft = BlockStep(model, proposer, relay, self._window(self._most).verify)
-        self._replays = Replays(model.kernels)
+        self._replays = Replays(model.kernels, memory)
         pinned = model.device.type == "cuda"
         self._host = [torch.zeros(batch, proposer.steps, pin_memory=pinned) for _ in range(2)]
         self._last: Read | None = None
@@ -110,7 +112,8 @@ class TieredStep:
         """
         calls, self._named = dict(self._model.kernels.calls), ()
         self._slots.zero_()
-        for rows in {tier(rows, self._most) for rows in range(1, self._most + 1)}:
+        tiers = {tier(rows, self._most) for rows in range(1, self._most + 1)}
+        for rows in sorted(tiers, reverse=True):  # the largest first: the others fit into its temporaries
             self._window(rows).record(self._replays)
         self._model.kernels.calls.update(calls)
 

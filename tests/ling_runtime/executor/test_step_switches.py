@@ -16,6 +16,7 @@ from experiments.step_subject import STACKS, Setting
 from ling_runtime.config import ConfigError
 from ling_runtime.executor.build import ExecutorSettings, build_executor
 from ling_runtime.executor.glue import WARM, Glue
+from ling_runtime.executor.graph_memory import GraphMemory
 from ling_runtime.executor.graph_step import GraphExecutor
 from ling_runtime.executor.graphs import DEVICE_VARIANTS, VerifyStep, device_selection, missing_variants
 from ling_runtime.executor.parts import RefillStep
@@ -172,7 +173,7 @@ def test_a_refill_by_operations_finds_what_the_kernel_finds_in_the_same_buffers(
         want = [buffer.clone() for buffer in looked_up(step)]
         for buffer in looked_up(step):
             buffer.fill_(-7)
-        refill.step()
+        refill.step(GraphMemory())
         assert all(torch.equal(one, other) for one, other in zip(looked_up(step), want, strict=True))
         if turn == WARM + 1:
             glue.reset()

@@ -232,6 +232,7 @@ def test_the_effective_flags_are_these() -> None:
         "--speculative-dspark-greedy-draft",
         "--speculative-dspark-allow-fallback",
         "--pdl",
+        "--graph-memory-mib",
         "--engine-core",
         "--gc-threshold",
         "--disable-gc-freeze",
