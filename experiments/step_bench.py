@@ -153,6 +153,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--nextn", type=int, nargs="*", default=[], metavar="DRAFTS", help="whole NEXTN steps, too")
     parser.add_argument("--dspark", type=int, nargs="*", default=[], metavar="BLOCK", help="steps of a block, by part")
     parser.add_argument("--draft-path", type=Path, default=DRAFT_SHARD, help="a draft's config.json; weights are drawn")
+    parser.add_argument("--accept", type=float, help="of --dspark: a simulated accept length, the bonus counted")
     parser.add_argument("--context", type=int, default=8192)
     parser.add_argument("--layers", type=int, help="keep only the first N layers: a quick look, or to fill a cache")
     parser.add_argument("--steps", type=int, default=50)
@@ -181,7 +182,9 @@ def main() -> None:
     if options.ablation is not None:
         ablate(bench, options.ablation, steps=options.steps, out=options.out)
         return
-    drafted = Drafted(bench, DraftConfig.from_pretrained(options.draft_path), options.seed) if options.dspark else None
+    drafted = None
+    if options.dspark:
+        drafted = Drafted(bench, DraftConfig.from_pretrained(options.draft_path), options.seed, options.accept)
     lines: list[Line] = []
     for stack in options.stack:
         steps = options.reference_steps if stack == "reference" else options.steps
@@ -197,6 +200,7 @@ def main() -> None:
         "card": name,
         "copy_bytes_per_s": bandwidth,
         "context": options.context,
+        "simulated_accept_length": options.accept,
         "ranks": ranks.size,
         "lines": [asdict(x) for x in lines],
     }

@@ -32,6 +32,8 @@ BLOCK = {
 ARTIFACTS = {"sts_path": "sts", "cost_table_path": "cost_table"}
 IN_USE = "in use"
 COUNTED = "counted"
+NONE = "none"
+"""Parts of a step that found no room among the recorded ones and ran launch by launch."""
 GRAPHS, EAGER = "graphs", "eager"
 REPLAY = ("overlap", "seq_lens_pin", "pdl", "fused_verify_extend", "extend_graph", "glue_graph", "result_ring")
 """How replayed steps run, by its names under `executor` in /server_info."""
@@ -156,6 +158,7 @@ def _path(cell: CellSpec) -> dict[str, Any]:
         "engine.extend_graph": "--disable-draft-extend-cuda-graph" not in given,
         "engine.glue_graph": given.get("--glue-graph"),
         "engine.result_ring": "--result-ring" in given,
+        "engine.unrecorded": NONE,
     }
     return {"engine.decode": GRAPHS, **{name: value for name, value in switches.items() if value is not None}}
 
@@ -166,6 +169,7 @@ def _ran(decode: Mapping[str, Any]) -> dict[str, Any]:
     if path == GRAPHS and not decode.get("replayed"):
         path = f"{GRAPHS}, none replayed"
     switches = {f"engine.{name}": decode.get(name) for name in REPLAY}
+    switches["engine.unrecorded"] = ", ".join((decode.get("graph_memory") or {}).get("refused", ())) or NONE
     return {"engine.decode": path, "engine.num_threads": decode.get("threads"), **switches}
 
 

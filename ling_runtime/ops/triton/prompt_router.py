@@ -15,9 +15,9 @@ import triton.language as tl
 
 from ling_runtime.ops.registry import variant
 from ling_runtime.ops.triton.launch import launch
-from ling_runtime.ops.triton.linear import INTERPRETED
+from ling_runtime.ops.triton.linear import product
 from ling_runtime.ops.triton.prompt_linear import TOGETHER, WideTiles, place_of, tiles_of
-from ling_runtime.ops.triton.router import _select
+from ling_runtime.ops.triton.router import _select, gate_form
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,7 +39,7 @@ def route_prompt(
     logits = torch.empty(rows, experts, dtype=torch.float32, device=x.device)
     _gates[(triton.cdiv(rows, tiles.rows) * triton.cdiv(experts, tiles.columns),)](
         x, weights.gate, logits, rows, experts, inner, tiles.rows, tiles.columns, tiles.depth, TOGETHER,
-        x.dtype == torch.bfloat16 and not INTERPRETED, num_warps=tiles.warps, num_stages=tiles.stages,
+        gate_form(x, weights.gate), num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
     ids = torch.empty(rows, kept, dtype=torch.int64, device=x.device)
     chosen = torch.empty(rows, kept, dtype=torch.float32, device=x.device)
@@ -53,7 +53,7 @@ def route_prompt(
 @triton.jit(do_not_specialize=["rows"])
 def _gates(
     x, gate, logits, rows, E: tl.constexpr, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    TOGETHER: tl.constexpr, PARTS: tl.constexpr,
+    TOGETHER: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """logits [R, E] = x @ gate^T with every bit of the fp32 gate."""
     down, right = place_of(tl.program_id(0), tl.cdiv(rows, BM), tl.cdiv(E, BN), TOGETHER)
@@ -64,15 +64,6 @@ def _gates(
         known = (row < rows)[:, None] & inside[None, :]
         a = tl.load(x + row[:, None] * K + (k + place)[None, :], mask=known, other=0.0)
         b = tl.load(gate + (column % E)[None, :] * K + (k + place)[:, None], mask=inside[:, None], other=0.0)
-        if PARTS:
-            high = b.to(tl.bfloat16)
-            rest = b - high.to(tl.float32)
-            middle = rest.to(tl.bfloat16)
-            low = (rest - middle.to(tl.float32)).to(tl.bfloat16)
-            total = tl.dot(a, low, total)
-            total = tl.dot(a, middle, total)
-            total = tl.dot(a, high, total)
-        else:
-            total = tl.dot(a.to(tl.float32), b.to(tl.float32), total, input_precision="ieee")
+        total = product(a, b, total, PRECISION)
     known = (row < rows)[:, None] & (column < E)[None, :]
     tl.store(logits + row[:, None] * E + column[None, :], total, mask=known)

@@ -201,6 +201,10 @@ def test_steps_of_a_card_must_have_been_replayed_ahead_of_the_host(cell: CellSpe
     assert faults(cell, executor=DECODE | {"replayed": 0}) == [
         "engine.decode=graphs was asked for; active: graphs, none replayed"
     ]
+    crowded = DECODE | {"graph_memory": {"refused": ["VerifyStep of 2 x 9 rows", "InjectStep of 2 x 9 rows"]}}
+    assert faults(cell, executor=crowded) == [
+        "engine.unrecorded=none was asked for; active: VerifyStep of 2 x 9 rows, InjectStep of 2 x 9 rows"
+    ]
     assert faults(cell, executor=DECODE | {"overlap": False}) == ["engine.overlap=True was asked for; active: False"]
 
 

@@ -10,6 +10,7 @@ from ling_runtime.executor.interface import RowSampling
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ling_runtime.executor.interface import Executor
     from ling_runtime.executor.step import StepExecutor
 
 GREEDY = RowSampling(temperature=0.0, top_p=1.0, top_k=-1, min_p=0.0, seed=0)
@@ -63,3 +64,23 @@ def generate(executor: StepExecutor, prompt: Sequence[int], tokens: int, samplin
 
 def prompt_of(seed: int, length: int) -> list[int]:
     return [(seed * 31 + i * i * 7 + 3 * i) % 90 for i in range(length)]
+
+
+def greedy(executor: Executor, prompts: Sequence[Sequence[int]], tokens: int, together: int) -> list[list[int]]:
+    """`tokens` of each prompt, `together` of them at a time; ends of text are not minded."""
+    found = []
+    for first in range(0, len(prompts), together):
+        streams: dict[int, list[int]] = {}
+        for prompt in prompts[first : first + together]:
+            slot = executor.admit(prompt, tokens, GREEDY, logprobs=None, prompt_logprobs_from=None)
+            while not (out := executor.prefill(slot)).done:
+                pass
+            assert out.token is not None
+            streams[slot] = [out.token]
+        while waiting := [slot for slot, given in streams.items() if len(given) < tokens]:
+            for slot, step in executor.decode(waiting).items():
+                streams[slot] += step.tokens
+        for slot, given in streams.items():
+            executor.release(slot)
+            found.append(given[:tokens])
+    return found

@@ -17,7 +17,7 @@ from ling_runtime.executor.build import ExecutorSettings, load_executor
 from ling_runtime.ops.prompt import PROMPT_VARIANTS
 from ling_runtime.tokenizer import Tokenizer
 from ling_runtime.training.problems.generate import generate as problems
-from tests.ling_runtime.executor.driving import GREEDY
+from tests.ling_runtime.executor.driving import greedy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,36 +52,16 @@ def executor(steps: int, dtype: str, *, device: str = "cuda", kernels: Mapping[s
     return load_executor(str(SHIPPED), settings)
 
 
-def greedy(executor: StepExecutor, prompts: list[list[int]], together: int) -> list[list[int]]:
-    """TOKENS of each prompt, `together` of them at a time; ends of text are not minded."""
-    found = []
-    for first in range(0, len(prompts), together):
-        streams: dict[int, list[int]] = {}
-        for prompt in prompts[first : first + together]:
-            slot = executor.admit(prompt, TOKENS, GREEDY, logprobs=None, prompt_logprobs_from=None)
-            while not (out := executor.prefill(slot)).done:
-                pass
-            assert out.token is not None
-            streams[slot] = [out.token]
-        while waiting := [slot for slot, tokens in streams.items() if len(tokens) < TOKENS]:
-            for slot, step in executor.decode(waiting).items():
-                streams[slot] += step.tokens
-        for slot, tokens in streams.items():
-            executor.release(slot)
-            found.append(tokens[:TOKENS])
-    return found
-
-
 def test_fp32_gives_the_tokens_of_the_cpu(prompts: list[list[int]]) -> None:
-    want = greedy(executor(0, "float32", device="cpu"), prompts, TOGETHER)
+    want = greedy(executor(0, "float32", device="cpu"), prompts, TOKENS, TOGETHER)
     assert len({tuple(tokens) for tokens in want}) == PROMPTS
     for steps, together in ((0, 1), (3, 1), (5, TOGETHER)):
-        assert greedy(executor(steps, "float32"), prompts, together) == want, (steps, together)
+        assert greedy(executor(steps, "float32"), prompts, TOKENS, together) == want, (steps, together)
 
 
 @pytest.mark.parametrize("kernels", [{}, BF16_GATE], ids=["default", "bf16 gate"])
 def test_bf16_drafting_changes_no_byte(prompts: list[list[int]], kernels: Mapping[str, str]) -> None:
-    plain = greedy(executor(0, "bfloat16", kernels=kernels), prompts, 1)
+    plain = greedy(executor(0, "bfloat16", kernels=kernels), prompts, TOKENS, 1)
     for steps, together in ((3, 1), (5, 1), (3, TOGETHER)):
-        found = greedy(executor(steps, "bfloat16", kernels=kernels), prompts, together)
+        found = greedy(executor(steps, "bfloat16", kernels=kernels), prompts, TOKENS, together)
         assert found == plain, (steps, together)

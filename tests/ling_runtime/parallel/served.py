@@ -15,7 +15,7 @@ from ling_runtime.arguments import parse
 from ling_runtime.executor.build import ExecutorSettings, load_executor
 from ling_runtime.parallel.lead import LeadExecutor
 from ling_runtime.parallel.ranks import Ranks
-from tests.ling_runtime.executor.driving import GREEDY, prompt_of
+from tests.ling_runtime.executor.driving import greedy, prompt_of
 
 if TYPE_CHECKING:
     from ling_runtime.executor.interface import Executor
@@ -25,24 +25,9 @@ TOKENS = 96
 PROMPTS = [prompt_of(seed, 20 + 37 * seed) for seed in range(6)]
 
 
-def greedy(executor: Executor, together: int = 3) -> list[list[int]]:
-    """TOKENS of each prompt, `together` of them at a time; ends of text are not minded."""
-    found = []
-    for first in range(0, len(PROMPTS), together):
-        streams: dict[int, list[int]] = {}
-        for prompt in PROMPTS[first : first + together]:
-            slot = executor.admit(prompt, TOKENS, GREEDY, logprobs=None, prompt_logprobs_from=None)
-            while not (out := executor.prefill(slot)).done:
-                pass
-            assert out.token is not None
-            streams[slot] = [out.token]
-        while waiting := [slot for slot, tokens in streams.items() if len(tokens) < TOKENS]:
-            for slot, step in executor.decode(waiting).items():
-                streams[slot] += step.tokens
-        for slot, tokens in streams.items():
-            executor.release(slot)
-            found.append(tokens[:TOKENS])
-    return found
+def answered(executor: Executor) -> list[list[int]]:
+    """TOKENS of each of PROMPTS, three at a time."""
+    return greedy(executor, PROMPTS, TOKENS, 3)
 
 
 def settings(steps: int, dtype: str, device: str) -> ExecutorSettings:
@@ -68,7 +53,7 @@ def main() -> None:
         group = ranks.join(server, wanted)
         executor = LeadExecutor(load_executor(str(SHIPPED), wanted, group), ranks, group, options.device)
         ranks.wait()
-        print(json.dumps({"tokens": greedy(executor), "report": executor.executor_report()}))
+        print(json.dumps({"tokens": answered(executor), "report": executor.executor_report()}))
         ranks.end(0)
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ling_runtime.executor.build import load_executor
-from tests.ling_runtime.parallel.served import SHIPPED, greedy, settings
+from tests.ling_runtime.parallel.served import SHIPPED, answered, settings
 
 CARDS = 2
 pytestmark = [
@@ -37,7 +37,7 @@ def answers() -> dict[tuple[str, int], dict[str, Any]]:
 
 
 def test_fp32_gives_the_tokens_of_one_rank_on_the_cpu(answers: dict[tuple[str, int], dict[str, Any]]) -> None:
-    want = greedy(load_executor(str(SHIPPED), settings(0, "float32", "cpu")))
+    want = answered(load_executor(str(SHIPPED), settings(0, "float32", "cpu")))
     assert answers["float32", 0]["tokens"] == want
     assert answers["float32", 3]["tokens"] == want
 
