@@ -24,7 +24,7 @@ from ling_runtime.config import ModelConfig
 from ling_runtime.draft_config import DraftConfig
 from ling_runtime.draft_weights import draft_tensor_specs
 from ling_runtime.executor.dspark_graphs import BLOCK_VARIANTS, BlockStep, InjectStep
-from ling_runtime.executor.graphs import RANK_VARIANTS, VerifyStep
+from ling_runtime.executor.graphs import RANK_VARIANTS, VerifyStep, device_selection
 from ling_runtime.executor.relay import Relay
 from ling_runtime.memory.caches import Caches
 from ling_runtime.memory.draft import DraftPool
@@ -115,10 +115,8 @@ def compiled(
 
     with patch.object(JITFunction, "run", compile_only):
         driver.set_active(StandIn(capability))
-        weights, kernels = (
-            Unread(tensor_specs(config)),
-            Kernels(RANK_VARIANTS | BLOCK_VARIANTS | PROMPT_VARIANTS | chosen),
-        )
+        weights = Unread(tensor_specs(config))
+        kernels = Kernels(device_selection(chosen, RANK_VARIANTS | BLOCK_VARIANTS | PROMPT_VARIANTS))
         model = Ling(config, weights, kernels, positions=context + 64, dtype=torch.bfloat16, ranks=ranks)
         caches = Caches(
             config, max_requests=1, pages=pages_for(context + 64), dtype=torch.bfloat16, device=torch.device("cpu")

@@ -41,8 +41,8 @@ class ExecutorSettings:
     """What shapes an executor besides the checkpoint. `num_steps` 0 and no `draft` is no speculation; `context_length`
     None the model's; `graphs` replays greedy steps, on a CUDA device, where `overlap` reads each step one call late,
     `seq_lens_pin` waits for lengths before each, `switches` rearrange it, `pdl` names a mode of launch,
-    `graph_memory_mib` bounds what recordings hold, and
-    `simulated_accept_length` replaces acceptance. `load_format` "dummy" draws the weights.
+    `graph_memory_mib` bounds what recordings hold, and `simulated_accept_length` replaces acceptance. `load_format`
+    "dummy" draws the weights.
     """
 
     num_steps: int = 0

@@ -7,7 +7,7 @@ over a chunk: each block of 16 rows measures from its own start, with 8 times th
 bf16 model products take tf32 operands, rounded here because the tensor core cuts them (four times the error, all of one
 sign): outputs are within 5e-4 of fp32's, 2e-3 where keys are nearly one, which is below what a bf16 row holds. Three
 products for one made the compiler run out of registers. All kernels are one warp group: with two, Triton 3.6 multiplies
-64 rows of tf32 by what it has just computed wrongly on sm_90 (the walk was off by half, and read out of bounds).
+64 rows of tf32 by what it has just computed wrongly on sm_90.
 """
 
 from __future__ import annotations
