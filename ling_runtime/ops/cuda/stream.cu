@@ -378,13 +378,12 @@ __global__ void __launch_bounds__(WARPS * 32, 1) gated(Gate p) {
 
 template <typename Kernel, typename Arguments>
 int launch(Kernel kernel, dim3 grid, int shared, int pdl, cudaStream_t stream, Arguments arguments) {
-    if (shared > LARGE) {
-        cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-        if (error != cudaSuccess) return error;
-        // A program that wants most of the shared memory starts beside others only where the division is already its.
-        error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
-        if (error != cudaSuccess) return error;
-    }
+    // A program starts beside one of another kernel only where both divide the multiprocessor's memory the same way.
+    cudaError_t error =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+    if (error == cudaSuccess && shared > LARGE)
+        error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+    if (error != cudaSuccess) return error;
     cudaLaunchAttribute attribute{};
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;

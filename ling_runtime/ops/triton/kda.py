@@ -69,17 +69,18 @@ def kda_window_triton(
     starts, value_tile = window.start_index, min(value_tile or best_value_tile(), width)
     gated = projected.new_empty(projected.shape[0], heads * width)
     squares = torch.empty(projected.shape[0], heads, width // value_tile, dtype=torch.float32, device=projected.device)
+    dots = torch.empty(projected.shape[0], heads, dtype=torch.float32, device=projected.device)
     alone = window.rows <= ALONE
     if not alone:
         ready[(window.rows, heads, window.batch)](
             projected, weights.conv, weights.gate_scale, weights.gate_bias, state.conv, index, starts, staged.conv,
-            staged.grid, window.rows, window.chunks, weights.lower_bound, heads, width, TILE,
+            staged.grid, dots, window.rows, window.chunks, weights.lower_bound, heads, width, TILE,
             **launch(), num_warps=1, enable_fp_fusion=False,
         )  # fmt: skip
     _walk[(width // value_tile, heads, window.batch)](
         projected, weights.conv, weights.gate_scale, weights.gate_bias, weights.o_norm, weights.out, state.conv,
-        state.ring, state.state, lead, walked, index, starts, staged.conv, staged.grid, staged.states, gated, squares,
-        window.rows, window.chunks, window.closed_chunks, len(weights.out), weights.lower_bound, heads, width,
+        state.ring, state.state, lead, walked, index, starts, staged.conv, staged.grid, staged.states, dots, gated,
+        squares, window.rows, window.chunks, window.closed_chunks, len(weights.out), weights.lower_bound, heads, width,
         value_tile, TILE, state.lead is not None, alone, **launch(), num_warps=1, enable_fp_fusion=False,
     )  # fmt: skip
     return out(gated, squares, weights, window.real_rows), staged
@@ -168,15 +169,17 @@ def _committed(
 
 @triton.jit
 def _read(
-    state, k, g, v, beta, q, z, weight, out, squares, place, to_states, channel, value, H: tl.constexpr,
+    state, k, g, v, beta, q, dot, z, weight, out, squares, place, to_states, channel, value, H: tl.constexpr,
     d: tl.constexpr, TM: tl.constexpr,
 ):  # fmt: skip
     """The state after a new row; its gated output and its part of the norm are stored, and the end of a chunk.
 
     Both readings are of the decayed state: o = S'^T q = (decayed S)^T q + (k . q) u, so a step waits for one reduction.
+    `dot`, k . q, is made where k and q are: a sum here would have the order of this kernel's layout of them, which is
+    another where they were loaded than where they were made.
     """
     state, update = _stepped(state, k, g, v, beta)
-    o = tl.sum(state * q[None, :], axis=1) + tl.sum(k * q) * update
+    o = tl.sum(state * q[None, :], axis=1) + dot * update
     state = _added(state, update, k)
     tl.store(out + value, (o * weight * sigmoid(z.to(tl.float32))).to(out.dtype.element_ty))
     tl.store(squares, tl.sum(o * o))
@@ -214,10 +217,10 @@ def _walk_alone(
         a0, a1, a2 = a1, a2, new_q
         b0, b1, b2 = b1, b2, new_k
         c0, c1, c2 = c1, c2, new_v
-        q, k, g, beta = normed(q, k, f, b, scale_f, bias_f, scale_b, bias_b, bound, d)
+        q, k, g, beta, dot = normed(q, k, f, b, scale_f, bias_f, scale_b, bias_b, bound, d)
         state = _read(
-            state, k, g, v, beta, q, z, weight, out + t * H * d, squares + t * H * (d // BV), offset + t, to_states,
-            channel, value, H, d, TM,
+            state, k, g, v, beta, q, dot, z, weight, out + t * H * d, squares + t * H * (d // BV), offset + t,
+            to_states, channel, value, H, d, TM,
         )  # fmt: skip
         to = staged + (3 + t) * C
         tl.store(to + of_value, new_v)
@@ -238,7 +241,7 @@ def _nearest(at_lead, at_pool, since):
 @triton.jit(do_not_specialize=["T", "chunks", "closed"])
 def _walk(
     projected, conv, scale, bias, norm, then, pool_conv, pool_ring, pool_state, lead, walked, slots, starts,
-    staged_conv, staged_grid, staged_states, out, squares, T, chunks, closed, THEN_N, bound, H: tl.constexpr,
+    staged_conv, staged_grid, staged_states, dots, out, squares, T, chunks, closed, THEN_N, bound, H: tl.constexpr,
     d: tl.constexpr, BV: tl.constexpr, TM: tl.constexpr, LEAD: tl.constexpr, ALONE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """The recurrence of one head and a tile of value columns, to the gated rows and their parts of the norm."""
@@ -288,10 +291,10 @@ def _walk(
         k1, g1, v1, beta1, q1 = _row(grid + tl.minimum(offset + 1, last) * STEP, channel, mine, d)
         for t in range(T):
             k2, g2, v2, beta2, q2 = _row(grid + tl.minimum(offset + t + 2, last) * STEP, channel, mine, d)
-            z = tl.load(gates + t * P)
+            z, dot = tl.load(gates + t * P), tl.load(dots + at + t * H)
             state = _read(
-                state, k, g, v, beta, q, z, weight, outs + t * H * d, sums + t * H * (d // BV), offset + t, to_states,
-                channel, value, H, d, TM,
+                state, k, g, v, beta, q, dot, z, weight, outs + t * H * d, sums + t * H * (d // BV), offset + t,
+                to_states, channel, value, H, d, TM,
             )  # fmt: skip
             k, g, v, beta, q = k1, g1, v1, beta1, q1
             k1, g1, v1, beta1, q1 = k2, g2, v2, beta2, q2
