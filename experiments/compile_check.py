@@ -45,7 +45,7 @@ from ling_runtime.weights import TensorSpec, tensor_specs
 SHARD = Path(__file__).parent.parent / "ling_runtime/checkpoints/ling_3_flash_rank_shard"
 SHARED_LIMIT = {90: 232448, 100: 232448}
 """Bytes of shared memory one program may have, by compute capability."""
-SAME_ROWS = {"ready", "_walk"}
+SAME_ROWS = {"ready", "walk"}
 """By how many rows there are, one kernel or the other makes a row of KDA ready, and its bits must not tell which."""
 
 

@@ -17,7 +17,7 @@ TINY = Path(__file__).parents[2] / "ling_runtime/checkpoints/ling_tiny"
 EXPECTED = {
     "_linear",
     "_norm",
-    "_walk",
+    "walk",
     "_normed_linear",
     "_split",
     "_norm_gate",
@@ -59,7 +59,7 @@ def made(name: str, layout: str, kind: str = "128xf32") -> compile_check.Compile
 
 
 def test_kernels_of_the_same_rows_add_in_one_order() -> None:
-    ready, other = made("ready", "#blocked"), made("_walk", "#blocked1")
+    ready, other = made("ready", "#blocked"), made("walk", "#blocked1")
     assert compile_check.several_orders([ready, other]) == ["128xf32"]
-    assert compile_check.several_orders([ready, made("_walk", "#blocked"), made("_norm", "#blocked1")]) == []
-    assert compile_check.several_orders([ready, made("_walk", "#blocked1", kind="8xf32")]) == []
+    assert compile_check.several_orders([ready, made("walk", "#blocked"), made("_norm", "#blocked1")]) == []
+    assert compile_check.several_orders([ready, made("walk", "#blocked1", kind="8xf32")]) == []
