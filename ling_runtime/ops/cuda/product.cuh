@@ -74,12 +74,13 @@ __global__ void __launch_bounds__(WARPS * 32, 1) product(Product p) {
     Columns weights(shared, arrived, warp);
     weights.ask(p.weight + static_cast<size_t>(first) * INNER + warp * (STEPS * 32), count, INNER, lane);
     depend(p.pdl);
-    for (int begin = 0; begin < p.rows; begin += TILE) {
+    const int end_of_rows = HALVES == 1 ? 1 : p.rows;  // one tile: no loop
+    for (int begin = 0; begin < end_of_rows; begin += TILE) {
         const int rows = min(TILE, p.rows - begin);
         float sums[NT][4] = {};
         part_of<STEPS, NT, HALVES>(sums, p, weights, begin, warp, lane);
         // Weights stay for the tiles to come; only the last tile's sums may take their place.
-        const bool last = begin + TILE >= p.rows;
+        const bool last = HALVES == 1 || begin + TILE >= p.rows;
         if (last) {
             weights.leave(sums, rows, lane);
         } else {

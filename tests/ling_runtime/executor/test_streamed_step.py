@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -72,13 +71,13 @@ def test_a_row_has_the_same_bits_in_every_window(bench: Bench, kind: str) -> Non
 
 
 def test_streamed_rows_differ_as_any_other_order_of_sums_does(bench: Bench) -> None:
-    """Random weights make much of a last bit: the vendor's order in the dense products is the measure. Operators alone
-    are held to exact sums in `test_cuda_stream.py`.
+    """Random weights make much of a last bit: a router apart from the norm, which rounds its rows elsewhere, is the
+    measure. Operators alone are held to exact sums in `test_cuda_stream.py`.
     """
-    triton = STACKS["triton"]
-    want = hidden(bench, triton, 16, None).double()
+    apart = Setting(kernels={"linear": "triton", "kda_window": "triton", "moe": "triton"})
+    want = hidden(bench, STACKS["triton"], 6, None).double()
     other, ours = (
-        float((hidden(bench, setting, 16, None).double() - want).norm() / want.norm())
-        for setting in (replace(triton, kernels={**triton.kernels, "linear": "reference"}), STACKS["default"])
+        float((hidden(bench, setting, 6, None).double() - want).norm() / want.norm())
+        for setting in (apart, STACKS["default"])
     )
     assert 0 < ours < min(4 * other, 0.1)

@@ -152,9 +152,9 @@ def test_the_gate_keeps_sums_and_squares(shape: tuple[int, int], dtype: torch.dt
     ours, theirs = norm_gate_cuda(x, residual, norm, gate), norm_gate(x, residual, norm, gate)
     assert torch.equal(ours.total, theirs.total)
     assert off_by(ours.squares.sum(0), theirs.squares.sum(0)) < 1e-6
-    assert off_by(ours.parts.sum(0), theirs.parts.sum(0)) < 1e-6
+    assert off_by(ours.parts.sum(0), theirs.parts.sum(0)) < 2e-6
     scaled = ((x + residual).float() * norm.float()).bfloat16()
-    assert off_by(ours.parts[0], scaled.double() @ gate.double().T) < 1e-6
+    assert off_by(ours.parts[0], scaled.double() @ gate.double().T) < 2e-6, "two thirds of fp32's bits are off by more"
     assert off_by(ours.squares[0], (x + residual).double().square().sum(1)) < 1e-6
 
     def one_tensor(count: int) -> Tensor:
