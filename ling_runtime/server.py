@@ -187,15 +187,13 @@ def rearranged(config: ServerConfig, *, graphs: bool) -> Switches:
 
 def device_variants(config: ServerConfig) -> dict[str, str]:
     from ling_runtime.executor.dspark_graphs import BLOCK_VARIANTS  # noqa: PLC0415 - it imports Triton
-    from ling_runtime.executor.graphs import (  # noqa: PLC0415
-        DEVICE_VARIANTS,
-        RANK_VARIANTS,
-        best_here,
-        device_selection,
-    )  # fmt: skip
+    from ling_runtime.executor import graphs  # noqa: PLC0415
+    from ling_runtime.ops.cuda.build import obstacle  # noqa: PLC0415
 
-    one = BLOCK_VARIANTS if config.speculative_algorithm == "DSPARK" else DEVICE_VARIANTS
-    return device_selection(config.kernel, best_here(RANK_VARIANTS if config.tp_size > 1 else one))
+    if why := obstacle():
+        log.warning("%s: by Triton instead of CUDA C++: %s", ", ".join(graphs.STREAMED_VARIANTS), why)
+    one = BLOCK_VARIANTS if config.speculative_algorithm == "DSPARK" else graphs.DEVICE_VARIANTS
+    return graphs.device_selection(config.kernel, graphs.best_here(graphs.RANK_VARIANTS if config.tp_size > 1 else one))
 
 
 def draft_settings(config: ServerConfig) -> DraftSettings | None:

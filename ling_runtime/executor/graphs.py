@@ -15,7 +15,7 @@ import torch
 
 from ling_runtime.executor.graph_memory import GraphMemory
 from ling_runtime.memory.device import DevicePass, DeviceRecurrent, DeviceWindow
-from ling_runtime.ops.cuda.build import usable as buildable
+from ling_runtime.ops.cuda.build import obstacle
 from ling_runtime.ops.triton.commit import Results, accept, commit
 from ling_runtime.ops.triton.relay import look_up
 
@@ -53,8 +53,8 @@ INSIDE = {"moe_block": ("moe", "router")}
 
 
 def best_here(defaults: Mapping[str, str] = DEVICE_VARIANTS) -> dict[str, str]:
-    """`defaults`, with what this machine can build for its card."""
-    return dict(defaults) | (STREAMED_VARIANTS if buildable() else {})
+    """`defaults`, with what this machine has built for its card."""
+    return dict(defaults) | ({} if obstacle() else STREAMED_VARIANTS)
 
 
 def device_selection(asked: Mapping[str, str], defaults: Mapping[str, str] = DEVICE_VARIANTS) -> dict[str, str]:

@@ -34,6 +34,22 @@ def usable() -> bool:
 
 
 @cache
+def obstacle() -> str:
+    """Why a machine with a card cannot run them, in words; empty where it can, and then the library is built."""
+    if not torch.cuda.is_available():
+        return "no CUDA device"
+    if (found := torch.cuda.get_device_capability()) < (9, 0):
+        return f"they need compute capability 9.0, and the card has {found[0]}.{found[1]}"
+    if compiler() is None:
+        return "no nvcc"
+    try:
+        library()
+    except (RuntimeError, OSError) as error:
+        return str(error)
+    return ""
+
+
+@cache
 def library() -> ctypes.CDLL:
     """The kernels, for the current device's architecture."""
     major, minor = torch.cuda.get_device_capability()

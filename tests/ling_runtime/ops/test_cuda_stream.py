@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ import torch
 from tests.ling_runtime.interpreted import DEVICE  # isort: skip - before anything of Triton
 
 from ling_runtime.config import ConfigError
+from ling_runtime.executor.graphs import DEVICE_VARIANTS, STREAMED_VARIANTS, best_here, device_selection
 from ling_runtime.ops.cuda import build
 from ling_runtime.ops.kda import KdaWeights
 from ling_runtime.ops.registry import Kernels
@@ -50,6 +52,38 @@ def test_where_they_cannot_run_asking_for_them_names_what_can(operator: str) -> 
     name = "cuda_bf16" if operator == "moe_block" else "cuda"
     with pytest.raises(ConfigError, match=rf"{operator}.*{name}.*triton"):
         Kernels({operator: name})
+
+
+@pytest.mark.parametrize(
+    ("card", "nvcc", "built", "why"),
+    [
+        (None, "nvcc", "yes", "no CUDA device"),
+        ((8, 9), "nvcc", "yes", "needs? compute capability 9.0, and the card has 8.9"),
+        ((9, 0), None, "yes", "no nvcc"),
+        ((9, 0), "nvcc", "no", "does not build: no header"),
+        ((10, 0), "nvcc", "yes", ""),
+    ],
+)
+def test_what_stands_in_the_way_is_said_and_the_step_runs_without(
+    monkeypatch: pytest.MonkeyPatch, card: tuple[int, int] | None, nvcc: str | None, built: str, why: str
+) -> None:
+    def library() -> object:
+        if built == "no":
+            raise RuntimeError("stream.cu does not build: no header")
+        return object()
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: card is not None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: card)
+    monkeypatch.setattr(build, "compiler", lambda: nvcc)
+    monkeypatch.setattr(build, "library", library)
+    build.obstacle.cache_clear()
+    try:
+        assert re.search(why, build.obstacle())
+        assert bool(build.obstacle()) == bool(why)
+        chosen = device_selection({}, best_here())
+        assert chosen == DEVICE_VARIANTS | ({} if why else STREAMED_VARIANTS)
+    finally:
+        build.obstacle.cache_clear()
 
 
 needs_card = pytest.mark.skipif(not build.usable(), reason="needs a card with dependent launches, and nvcc")
