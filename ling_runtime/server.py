@@ -186,8 +186,8 @@ def rearranged(config: ServerConfig, *, graphs: bool) -> Switches:
 
 
 def device_variants(config: ServerConfig) -> dict[str, str]:
-    from ling_runtime.executor.dspark_graphs import BLOCK_VARIANTS  # noqa: PLC0415 - it imports Triton
     from ling_runtime.executor import graphs  # noqa: PLC0415
+    from ling_runtime.executor.dspark_graphs import BLOCK_VARIANTS  # noqa: PLC0415 - it imports Triton
     from ling_runtime.ops.cuda.build import obstacle  # noqa: PLC0415
 
     if why := obstacle():
