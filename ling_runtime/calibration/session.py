@@ -16,6 +16,7 @@ from ling_runtime.config import ConfigError
 from ling_runtime.draft_config import DraftConfig
 from ling_runtime.executor.build import ExecutorSettings, load_executor
 from ling_runtime.executor.draft import DraftSettings
+from ling_runtime.executor.graph_settings import GraphSettings
 from ling_runtime.executor.interface import RowSampling
 from ling_runtime.ops.triton.variants import usable
 from ling_runtime.speculation.dspark.identity import identity_of
@@ -53,7 +54,7 @@ class Checkpoints:
             max_requests=max_requests,
             dtype=self.dtype,
             device=self.device,
-            graphs=graphs,
+            graphs=GraphSettings() if graphs else None,
             kernels=block_variants() if graphs else {},
         )
         return load_executor(self.target, settings)

@@ -11,6 +11,7 @@ from tests.ling_runtime.interpreted import DEVICE  # isort: skip - before anythi
 
 from ling_runtime.config import ConfigError
 from ling_runtime.executor.build import ExecutorSettings, build_executor
+from ling_runtime.executor.graph_settings import GraphSettings
 from ling_runtime.executor.graphs import DEVICE_VARIANTS
 from ling_runtime.ops.triton.launch import fastest
 from ling_runtime.weights import initialise
@@ -19,7 +20,6 @@ from tests.ling_runtime.executor.driving import GREEDY, prompt_of, warm
 if TYPE_CHECKING:
     from ling_runtime.config import ModelConfig
     from ling_runtime.executor.step import StepExecutor
-    from ling_runtime.ops.triton.launch import Pdl
 
 
 pytestmark = pytest.mark.usefixtures("interpreter")
@@ -35,10 +35,8 @@ def build(
     config: ModelConfig,
     steps: int,
     *,
-    graphs: bool,
+    graphs: GraphSettings | None,
     kernels: dict[str, str],
-    overlap: bool = False,
-    pdl: Pdl | None = None,
 ) -> StepExecutor:
     two_layers = smaller(config)
     settings = ExecutorSettings(
@@ -48,8 +46,6 @@ def build(
         device=str(DEVICE),
         graphs=graphs,
         kernels=kernels,
-        overlap=overlap,
-        pdl=pdl,
     )
     return build_executor(two_layers, initialise(two_layers, seed=3), settings)
 
@@ -78,9 +74,9 @@ def drive(executor: StepExecutor, rounds: int) -> list[list[int]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("steps", [0, 2])
 def test_tokens_are_those_of_the_eager_executor(small_config: ModelConfig, steps: int) -> None:
-    graphs = build(small_config, steps, graphs=True, kernels=DEVICE_VARIANTS)
+    graphs = build(small_config, steps, graphs=GraphSettings(), kernels=DEVICE_VARIANTS)
     got = drive(graphs, 3)
-    assert got == drive(build(small_config, steps, graphs=False, kernels={}), 3)
+    assert got == drive(build(small_config, steps, graphs=None, kernels={}), 3)
     report = {row["operator"]: row["calls"] for row in graphs.kernel_report()}
     assert all(report[operator] for operator in DEVICE_VARIANTS.keys() - {"moe", "router"}), (
         "these are inside moe_block"
@@ -111,9 +107,9 @@ def served(executor: StepExecutor, counts: list[int]) -> list[list[int]]:
 def test_running_ahead_changes_no_token(small_config: ModelConfig) -> None:
     """Steps are read one call late while requests end and their slots are taken over; drafts of two in every step."""
     counts = [3, 9, 4, 6]
-    running = build(small_config, 2, graphs=True, kernels=DEVICE_VARIANTS, overlap=True)
+    running = build(small_config, 2, graphs=GraphSettings(overlap=True), kernels=DEVICE_VARIANTS)
     ahead = served(running, counts)
-    assert ahead == served(build(small_config, 2, graphs=True, kernels=DEVICE_VARIANTS), counts)
+    assert ahead == served(build(small_config, 2, graphs=GraphSettings(), kernels=DEVICE_VARIANTS), counts)
     report = running.executor_report()
     assert (report["path"], report["overlap"], report["eager"]) == ("graphs", True, 0)
     assert 0 < report["slack"]["count"] < report["replayed"], "a first step has none before it to wait for"
@@ -123,10 +119,10 @@ def test_running_ahead_changes_no_token(small_config: ModelConfig) -> None:
 
 def test_graphs_without_device_variants_are_refused(small_config: ModelConfig) -> None:
     with pytest.raises(ConfigError, match=r"device variants of .*linear.*kernels\.OPERATOR=triton"):
-        build(small_config, 0, graphs=True, kernels={})
+        build(small_config, 0, graphs=GraphSettings(), kernels={})
 
 
 @pytest.mark.skipif(fastest() != "off", reason="a card that has early launches")
 def test_early_launches_need_a_card_that_has_them(small_config: ModelConfig) -> None:
     with pytest.raises(ConfigError, match=r"pdl=early: needs a card of compute capability 9\.0 or more; .*: off"):
-        build(small_config, 0, graphs=True, kernels=DEVICE_VARIANTS, pdl="early")
+        build(small_config, 0, graphs=GraphSettings(pdl="early"), kernels=DEVICE_VARIANTS)

@@ -13,6 +13,7 @@ from tests.ling_runtime.interpreted import DEVICE  # isort: skip - before anythi
 
 import ling_runtime
 from ling_runtime.executor.build import ExecutorSettings, build_executor, load_executor
+from ling_runtime.executor.graph_settings import GraphSettings
 from ling_runtime.executor.graphs import DEVICE_VARIANTS
 from ling_runtime.ops.prompt import PROMPT_CHUNK, PROMPT_VARIANTS
 from ling_runtime.tokenizer import Tokenizer
@@ -150,7 +151,7 @@ def shipped(
     """Greedy tokens of the miniature behind held-out problems, some with worked ones before them."""
     settings = ExecutorSettings(
         num_steps=steps, context_length=1024, dtype=dtype, device=device, kernels=kernels, chunk=chunk,
-        graphs=device == "cuda",
+        graphs=GraphSettings() if device == "cuda" else None,
     )  # fmt: skip
     executor, tokenizer = load_executor(str(SHIPPED), settings), Tokenizer.from_pretrained(SHIPPED)
     drawn = list(problems(seed=11, num=4 * prompts, split="heldout"))

@@ -12,6 +12,7 @@ import pytest
 
 from tests.ling_runtime.interpreted import DEVICE  # isort: skip - before anything of Triton
 
+from ling_runtime.executor.graph_settings import GraphSettings
 from ling_runtime.executor.graphs import RANK_VARIANTS, missing_variants
 from ling_runtime.ops.prompt import PROMPT_VARIANTS
 from ling_runtime.ops.registry import Kernels
@@ -68,7 +69,10 @@ def test_ranks_on_device_operators_say_what_one_says(
     ranks = together(
         2,
         lambda ranks: answered(
-            executor(config, tensors, ranks, graphs=True, overlap=overlap, kernels=RANK_VARIANTS | kernels, **shape), 4
+            executor(
+                config, tensors, ranks, graphs=GraphSettings(overlap=overlap), kernels=RANK_VARIANTS | kernels, **shape
+            ),
+            4,
         ),
         in_turn=True,
     )

@@ -22,6 +22,7 @@ import torch
 
 import ling_runtime
 from ling_runtime.executor.build import ExecutorSettings, load_executor
+from ling_runtime.executor.graph_settings import GraphSettings
 from ling_runtime.executor.interface import RowSampling
 
 if TYPE_CHECKING:
@@ -230,7 +231,8 @@ def main() -> int:
     if torch.cuda.is_available():
         from ling_runtime.executor.graphs import DEVICE_VARIANTS  # noqa: PLC0415 - it imports Triton
 
-        settings |= {"device": "cuda", "dtype": "bfloat16", "graphs": True, "overlap": True, "kernels": DEVICE_VARIANTS}
+        settings |= {"device": "cuda", "dtype": "bfloat16", "kernels": DEVICE_VARIANTS}
+        settings |= {"graphs": GraphSettings(overlap=True)}
     executor = load_executor(str(SHIPPED), ExecutorSettings(**settings))
     result = soak(executor, steps=options.steps, readings=options.readings, most=options.requests, limits=Limits())
     print(json.dumps(result, indent=1))
