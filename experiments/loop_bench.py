@@ -25,7 +25,7 @@ from ling_runtime.dummy import DummyTensors
 from ling_runtime.executor.dspark_graphs import BLOCK_VARIANTS
 from ling_runtime.executor.graph_settings import GraphSettings
 from ling_runtime.executor.graph_step import GraphExecutor
-from ling_runtime.executor.interface import RowSampling
+from ling_runtime.executor.interface import Admission
 from ling_runtime.memory.caches import Caches
 from ling_runtime.memory.draft import DraftPool
 from ling_runtime.memory.latent import pages_for
@@ -38,7 +38,6 @@ from ling_runtime.speculation.dspark.proposer import DsparkProposer
 from ling_runtime.speculation.nextn import NextnProposer
 
 SHARD = Path(__file__).parent.parent / "ling_runtime/checkpoints/ling_3_flash_rank_shard"
-GREEDY = RowSampling(temperature=0.0, top_p=1.0, top_k=-1, min_p=0.0, seed=0)
 LOOPS = {
     "synchronous": GraphSettings(),
     "lengths pinned": GraphSettings(overlap=True, seq_lens_pin=True),
@@ -104,7 +103,7 @@ def measure(subject: Subject, drafts: int, loop: str, options: argparse.Namespac
     prompt = torch.randint(subject.config.vocab_size - 4, (subject.context,), generator=noise).tolist()
     torch.cuda.synchronize()
     begun = time.perf_counter()
-    slot = executor.admit(prompt, 2000, GREEDY, logprobs=None, prompt_logprobs_from=None)
+    slot = executor.admit(Admission(prompt, 2000))
     while not executor.prefill(slot).done:
         pass
     ttft = (time.perf_counter() - begun) * 1e3

@@ -153,7 +153,7 @@ class GraphExecutor(StepExecutor):
     def decode(self, slots: Sequence[int]) -> dict[int, StepOutput]:
         """One step of `slots`; under overlap what returns is the step before, of those still running."""
         requests = [self._slots[slot] for slot in slots]
-        if any(request.sampling.temperature > 0 or request.logprobs is not None for request in requests):
+        if any(one.asked.sampling.temperature > 0 or one.asked.logprobs is not None for one in requests):
             return self._land() if self._flight else self._eager(slots, requests)
         if self._settings.seq_lens_pin:
             self._relay.lengths.tolist()

@@ -107,11 +107,11 @@ class Ranks:
             about = follower.words.get()
             log.info("rank %s of %s is ready: process %s", about["rank"], about["size"], about["pid"])
 
-    def tell(self, name: str, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> None:
+    def tell(self, name: str, *args: Any) -> None:
         """Have the others make a call; returns before they have."""
         for follower in self._followers:
             try:
-                follower.socket.send((name, args, kwargs or {}))
+                follower.socket.send((name, *args))
             except OSError as error:
                 raise RankLostError(f"rank {follower.rank} is gone") from error
 

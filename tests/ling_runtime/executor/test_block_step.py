@@ -19,13 +19,14 @@ from ling_runtime.executor.dspark_graphs import BLOCK_VARIANTS, BlockStep, Injec
 from ling_runtime.executor.graph_settings import GraphSettings
 from ling_runtime.executor.graph_step import GraphExecutor
 from ling_runtime.executor.graphs import VerifyStep
+from ling_runtime.executor.interface import GREEDY, Admission
 from ling_runtime.executor.switches import Switches
 from ling_runtime.executor.tiered_step import TieredStep, tier
 from ling_runtime.memory.window import Window
 from ling_runtime.ops.triton.launch import Pdl, pdl
 from ling_runtime.speculation.dspark.schedule import ScheduleSettings
 from ling_runtime.weights import initialise
-from tests.ling_runtime.executor.driving import GREEDY, prompt_of, warm
+from tests.ling_runtime.executor.driving import prompt_of, warm
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,7 +63,7 @@ def drafts_of(write_draft: WriteDraft, **changes: Any) -> str:
 
 def enter(executor: StepExecutor, seed: int, length: int, *, sampled: bool = False) -> tuple[int, int]:
     sampling = warm(1) if sampled else GREEDY
-    slot = executor.admit(prompt_of(seed, length), 24, sampling, logprobs=None, prompt_logprobs_from=None)
+    slot = executor.admit(Admission(prompt_of(seed, length), 24, sampling))
     token = executor.prefill(slot).token
     assert token is not None
     return slot, token
@@ -256,7 +257,7 @@ def test_simulated_acceptance_commits_and_injects_what_it_emits(
     assert set(accepted) == {2, 3}
     length = executor._slots[slot].length
     assert length == len(tokens) - 1
-    again = executor.admit(tokens[:-1], 24, GREEDY, logprobs=None, prompt_logprobs_from=None)
+    again = executor.admit(Admission(tokens[:-1], 24))
     executor.prefill(again)
     torch.testing.assert_close(context(executor, slot, length), context(executor, again, length), rtol=1e-3, atol=1e-4)
     report = executor.speculation_report()

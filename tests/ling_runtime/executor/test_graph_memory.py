@@ -18,9 +18,10 @@ from ling_runtime.executor.graph_memory import MIB, GraphMemory
 from ling_runtime.executor.graph_settings import GraphSettings
 from ling_runtime.executor.graph_step import GraphExecutor
 from ling_runtime.executor.graphs import DEVICE_VARIANTS, Recorded, Replays
+from ling_runtime.executor.interface import Admission
 from ling_runtime.ops.registry import Kernels
 from ling_runtime.weights import initialise
-from tests.ling_runtime.executor.driving import GREEDY, prompt_of
+from tests.ling_runtime.executor.driving import prompt_of
 from tests.ling_runtime.executor.test_graph_step import smaller
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ def tokens(executor: GraphExecutor, counts: tuple[int, ...]) -> list[list[int]]:
     """Of steps of so many of two requests."""
     slots = []
     for seed in (1, 2):
-        slots.append(executor.admit(prompt_of(seed, 5), 24, GREEDY, logprobs=None, prompt_logprobs_from=None))
+        slots.append(executor.admit(Admission(prompt_of(seed, 5), 24)))
         executor.prefill(slots[-1])
     found: list[list[int]] = [[], []]
     for count in counts:

@@ -13,9 +13,10 @@ from ling_runtime.config import ConfigError
 from ling_runtime.executor.build import ExecutorSettings, build_executor
 from ling_runtime.executor.graph_settings import GraphSettings
 from ling_runtime.executor.graphs import DEVICE_VARIANTS
+from ling_runtime.executor.interface import GREEDY, Admission
 from ling_runtime.ops.triton.launch import fastest
 from ling_runtime.weights import initialise
-from tests.ling_runtime.executor.driving import GREEDY, prompt_of, warm
+from tests.ling_runtime.executor.driving import prompt_of, warm
 
 if TYPE_CHECKING:
     from ling_runtime.config import ModelConfig
@@ -55,7 +56,7 @@ def drive(executor: StepExecutor, rounds: int) -> list[list[int]]:
 
     def enter(seed: int, length: int, *, sampled: bool = False) -> int:
         sampling = warm(1) if sampled else GREEDY
-        slot = executor.admit(prompt_of(seed, length), 24, sampling, logprobs=None, prompt_logprobs_from=None)
+        slot = executor.admit(Admission(prompt_of(seed, length), 24, sampling))
         executor.prefill(slot)
         return slot
 
@@ -91,7 +92,7 @@ def served(executor: StepExecutor, counts: list[int]) -> list[list[int]]:
     while waiting or running:
         while waiting and len(running) < 2:
             i = waiting.pop(0)
-            slot = executor.admit(prompt_of(i, 7 + 3 * i), counts[i], GREEDY, logprobs=None, prompt_logprobs_from=None)
+            slot = executor.admit(Admission(prompt_of(i, 7 + 3 * i), counts[i]))
             token = executor.prefill(slot).token
             assert token is not None
             running[slot], found[i] = i, [token]

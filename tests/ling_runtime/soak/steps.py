@@ -23,7 +23,7 @@ import torch
 import ling_runtime
 from ling_runtime.executor.build import ExecutorSettings, load_executor
 from ling_runtime.executor.graph_settings import GraphSettings
-from ling_runtime.executor.interface import RowSampling
+from ling_runtime.executor.interface import GREEDY, Admission, RowSampling
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from ling_runtime.executor.step import StepExecutor
 
 SHIPPED = Path(ling_runtime.__file__).parent / "checkpoints/ling_tiny"
-GREEDY = RowSampling(temperature=0.0, top_p=1.0, top_k=-1, min_p=0.0, seed=0)
 LOOKED_AT, CANARY = 24, 16
 """Steps that are timed at each reading, and tokens of the answer that is compared."""
 
@@ -118,7 +117,7 @@ def prompt(seed: int, length: int) -> list[int]:
 def begin(
     executor: StepExecutor, tokens: list[int], wanted: int, sampling: RowSampling = GREEDY, logprobs: int | None = None
 ) -> int:
-    slot = executor.admit(tokens, wanted, sampling, logprobs=logprobs, prompt_logprobs_from=None)
+    slot = executor.admit(Admission(tokens, wanted, sampling, logprobs=logprobs))
     while not executor.prefill(slot).done:
         pass
     return slot
