@@ -23,7 +23,6 @@ from ling_runtime.executor.graph_memory import GraphMemory
 from ling_runtime.executor.graph_settings import GraphSettings
 from ling_runtime.executor.graph_step import GreedyStep
 from ling_runtime.executor.relay import Relay
-from ling_runtime.ops.triton.launch import pdl
 from ling_runtime.speculation.nextn import NextnProposer
 
 if TYPE_CHECKING:
@@ -119,7 +118,7 @@ class Driven:
         bench.reset()
         bench.kernels.select(setting.selection)
         self.relay = Relay(2, drafts=DRAFTS, longest=bench.context + ROOM, device=bench.device)
-        self._bench, self._mode = bench, setting.pdl
+        self._bench, self._setting = bench, setting
         proposer = NextnProposer(bench.model, bench.nextn, bench.caches, steps=DRAFTS, slots=2)
         memory, settings = GraphMemory(), GraphSettings(simulated_accept_length=ACCEPT, switches=setting.switches)
         glue = Glue(memory.record)
@@ -132,7 +131,7 @@ class Driven:
         self._bench.caches.recurrent.pools.walked.fill_(-1)
 
     def __call__(self) -> Emitted:
-        with pdl(self._mode):
+        with self._setting.launching():
             return self._step([self._bench.slot])
 
     def queue(self) -> None:

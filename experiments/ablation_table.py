@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from experiments.step_subject import BF16_GATE, Setting
+from experiments.step_subject import BF16_GATE, TRITON_ONLY, Setting
 from ling_runtime.executor.switches import Switches
 
 Step = Literal["1", "6", "5/6"]
@@ -107,7 +107,8 @@ SWITCHES: tuple[Switch, ...] = (
         post=Post(figure=None, section=PDL),
     ),
     Switch(
-        name="bv-table", off=Setting(kernels={"kda_window": "triton_bv32"}), on=TUNED,
+        name="bv-table", off=Setting(kernels={"kda_window": "triton_bv32"}),
+        on=Setting(kernels={"kda_window": "triton"}),
         post=Post(figure="up to 19 % a call: 14.26 to 11.56 us at 6 rows", section=KERNELS),
     ),
     Switch(
@@ -125,8 +126,10 @@ SWITCHES: tuple[Switch, ...] = (
     Switch(
         name="dense-activation", off=Setting(kernels={"dense_mlp": "reference"}), on=TUNED, steps=("1", "6"), post=None,
     ),
-    Switch(name="gate-norm", off=UNFUSED, on=TUNED, post=None),
+    Switch(name="gate-norm", off=UNFUSED, on=Setting(kernels={"moe_block": "triton_gate_norm"}), post=None),
     Switch(name="gate-norm-bf16", off=TUNED, on=NARROW, post=None),
+    Switch(name="streamed", off=Setting(kernels=TRITON_ONLY), on=TUNED, post=None),
+    Switch(name="carveout", off=Setting(evenly=False), on=TUNED, post=None),
 )  # fmt: skip
 
 BV_CURVE_US = {4: 11.56, 8: 12.53, 16: 12.83, 32: 14.26, 64: 20.7, 128: 38.0}

@@ -2,12 +2,14 @@
 
 Triton compiles for any target; only launching needs one. A stand-in driver names the target, launches are cut down to
 compilation, and the step is walked once on the CPU at the real shapes with weights that nobody reads. What it finds
-costs no time on a card: shared memory over the limit, and code that a target does not take.
+costs no time on a card: shared memory over the limit, code that a target does not take, and two kernels that make the
+same rows but add in another order.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -43,6 +45,8 @@ from ling_runtime.weights import TensorSpec, tensor_specs
 SHARD = Path(__file__).parent.parent / "ling_runtime/checkpoints/ling_3_flash_rank_shard"
 SHARED_LIMIT = {90: 232448, 100: 232448}
 """Bytes of shared memory one program may have, by compute capability."""
+SAME_ROWS = {"ready", "walk"}
+"""By how many rows there are, one kernel or the other makes a row of KDA ready, and its bits must not tell which."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,21 @@ class Compiled:
     name: str
     shared: int
     warps: int
+    orders: frozenset[tuple[str, str]]
+    """Type and layout of what it sums whole: Triton adds such values as they lie, so the layout is the order."""
+
+
+def orders(ttgir: str) -> frozenset[tuple[str, str]]:
+    """Of every tensor that is flattened in any order, which is what `tl.sum` without an axis does."""
+    layouts = dict(re.findall(r"^(#\w+) = (#ttg\..*)$", ttgir, re.MULTILINE))
+    flattened = re.findall(r"tt\.reshape .* allow_reorder : tensor<([^,]+), (#\w+)> ->", ttgir)
+    return frozenset((kind, layouts[name]) for kind, name in flattened)
+
+
+def several_orders(kernels: list[Compiled]) -> list[str]:
+    """Types of which the kernels that make the same rows have sums in more than one order."""
+    kinds = [kind for kind, _ in frozenset().union(*(k.orders for k in kernels if k.name in SAME_ROWS))]
+    return sorted({kind for kind in kinds if kinds.count(kind) > 1})
 
 
 class StandIn:
@@ -110,7 +129,9 @@ def compiled(
 
     def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:  # noqa: ARG001
         kernel = launch(self, *args, grid=grid, warmup=True, **kwargs)
-        found[kernel.hash] = Compiled(self.fn.__name__, kernel.metadata.shared, kernel.metadata.num_warps)
+        found[kernel.hash] = Compiled(
+            self.fn.__name__, kernel.metadata.shared, kernel.metadata.num_warps, orders(kernel.asm["ttgir"])
+        )
         return kernel
 
     with patch.object(JITFunction, "run", compile_only):
@@ -186,7 +207,9 @@ def main() -> int:
         print(f"{kernel.name:<18}{kernel.shared:>8} bytes shared{kernel.warps:>4} warps")
     over = [kernel for kernel in kernels if kernel.shared > SHARED_LIMIT[options.capability]]
     print(f"{len(kernels)} kernels compiled for {options.capability}, {len(over)} over the limit of shared memory")
-    return bool(over)
+    if apart := several_orders(kernels):
+        print(f"{', '.join(sorted(SAME_ROWS))} make the same rows, but sum {', '.join(apart)} in several orders")
+    return bool(over or apart)
 
 
 if __name__ == "__main__":

@@ -148,7 +148,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 4, 6, 9, 17])
     parser.add_argument(
-        "--stack", nargs="+", default=["reference", "triton", "bf16-gate"], choices=["reference", *STACKS]
+        "--stack", nargs="+", default=["reference", "default", "bf16-gate"], choices=["reference", *STACKS]
     )
     parser.add_argument("--nextn", type=int, nargs="*", default=[], metavar="DRAFTS", help="whole NEXTN steps, too")
     parser.add_argument("--dspark", type=int, nargs="*", default=[], metavar="BLOCK", help="steps of a block, by part")

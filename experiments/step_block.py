@@ -17,11 +17,10 @@ from experiments.step_floor import block_bytes
 from experiments.step_subject import ROOM
 from ling_runtime.dummy import DummyTensors
 from ling_runtime.executor.dspark_graphs import BLOCK_VARIANTS, BlockStep, InjectStep
-from ling_runtime.executor.graphs import Recorded, VerifyStep, device_selection
+from ling_runtime.executor.graphs import Recorded, VerifyStep, best_here, device_selection
 from ling_runtime.executor.relay import Relay
 from ling_runtime.memory.draft import DraftPool
 from ling_runtime.model.dspark import Dspark
-from ling_runtime.ops.triton.launch import pdl
 from ling_runtime.speculation.dspark.proposer import DsparkProposer
 
 if TYPE_CHECKING:
@@ -67,9 +66,9 @@ class Drafted:
             for graph in graphs:
                 graph.replay()
 
-        with pdl(setting.pdl):
+        with setting.launching():
             distinct = self.distinct_experts(relay, graphs, rows)
-            bench.kernels.select(device_selection(setting.kernels, BLOCK_VARIANTS))
+            bench.kernels.select(device_selection(setting.kernels, best_here(BLOCK_VARIANTS)))
             for graph in graphs:
                 graph.capture()
         sizes = block_bytes(bench.config, self._config, drafts=drafts, context=bench.context, distinct=distinct)

@@ -7,6 +7,7 @@ which is all that a step's cost depends on besides how many different experts it
 from __future__ import annotations
 
 import statistics
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ling_runtime.dummy import DummyTensors
-from ling_runtime.executor.graphs import RANK_VARIANTS, VerifyStep, device_selection
+from ling_runtime.executor.graphs import (
+    DEVICE_VARIANTS,
+    RANK_VARIANTS,
+    STREAMED_VARIANTS,
+    VerifyStep,
+    best_here,
+    device_selection,
+)
 from ling_runtime.executor.nextn_graphs import DraftStep, ExtendStep, Seeds
 from ling_runtime.executor.relay import Relay
 from ling_runtime.executor.switches import DEFAULT, Switches
@@ -23,12 +31,14 @@ from ling_runtime.memory.latent import pages_for
 from ling_runtime.memory.window import Window
 from ling_runtime.model.ling import Ling
 from ling_runtime.model.nextn import Nextn
+from ling_runtime.ops.cuda.build import usable as buildable
 from ling_runtime.ops.registry import Kernels, variants
+from ling_runtime.ops.triton.carveout import divide
 from ling_runtime.ops.triton.launch import Pdl, pdl
 from ling_runtime.parallel.communicator import ALONE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from torch import Tensor
 
@@ -37,12 +47,11 @@ if TYPE_CHECKING:
 
 ROOM = 1024
 """Positions past the context that steps may fill."""
-BF16_GATE = {"moe_block": "triton_gate_norm_bf16"}
+TRITON_ONLY = {operator: DEVICE_VARIANTS[operator] for operator in STREAMED_VARIANTS}
+"""What a machine without a compiler runs."""
+BF16_GATE = {"moe_block": "cuda_bf16" if buildable() else "triton_gate_norm_bf16"}
 COUNTED = device_selection({"router": "triton"}, RANK_VARIANTS)
 """A router of its own, whose choices can be counted."""
-STREAMED_EXACT = {"linear": "cuda", "kda_window": "cuda"}
-"""Products that ask for their weights before they wait; there is no such gate in fp32."""
-STREAMED = STREAMED_EXACT | {"moe_block": "cuda_bf16"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,10 +62,22 @@ class Setting:
     kernels: Mapping[str, str] = field(default_factory=dict)
     """Variants, where not the device's own."""
     switches: Switches = DEFAULT
+    evenly: bool = True
+    """Kernels divide a multiprocessor's memory alike (`ops/triton/carveout.py`)."""
 
     @property
     def selection(self) -> dict[str, str]:
-        return device_selection(self.kernels, RANK_VARIANTS)
+        return device_selection(self.kernels, best_here(RANK_VARIANTS))
+
+    @contextmanager
+    def launching(self) -> Iterator[None]:
+        """Launches inside are made, and graphs recorded, as this says."""
+        divide(self.evenly)
+        try:
+            with pdl(self.pdl):
+                yield
+        finally:
+            divide(evenly=True)
 
     @property
     def runs_here(self) -> bool:
@@ -65,16 +86,15 @@ class Setting:
 
 
 STACKS: dict[str, Setting] = {
-    "triton": Setting(),
+    "default": Setting(),
     "bf16-gate": Setting(kernels=BF16_GATE),
+    "triton": Setting(kernels=TRITON_ONLY),
     "pdl-off": Setting(pdl="off"),
     "pdl-late": Setting(pdl="late"),
     "pdl-warm": Setting(pdl="warm"),
     "pdl-ahead": Setting(pdl="ahead"),
-    "streamed-exact": Setting(kernels=STREAMED_EXACT),
-    "streamed": Setting(kernels=STREAMED),
 }
-"""Captured steps; the first as the executor makes them, the second with the post's gate."""
+"""Captured steps; the first as the executor makes them here, the second with the post's gate."""
 
 
 class SwitchedKernels(Kernels):
@@ -171,7 +191,7 @@ def captured(bench: Bench, rows: int, setting: Setting) -> tuple[Callable[[], No
     bench.kernels.select(COUNTED)
     verify = VerifyStep(bench.model, bench.caches, bench.relay, batch=1, rows=rows)
     verify.slots.fill_(bench.slot)
-    with pdl(setting.pdl):
+    with setting.launching():
         distinct = bench.distinct_experts(verify.run, rows)
         bench.kernels.select(setting.selection)
         verify.capture()
@@ -189,7 +209,7 @@ def nextn(bench: Bench, steps: int, setting: Setting) -> tuple[Callable[[], None
     seeds = Seeds(torch.zeros_like(relay.tokens), model.lookup(torch.arange(2, device=device)))
     draft = DraftStep(model, bench.nextn, relay, seeds, verify, steps)
     extend = ExtendStep(model, bench.nextn, seeds, verify)
-    with pdl(setting.pdl):
+    with setting.launching():
         draft.run()
         distinct = bench.distinct_experts(verify.run, steps + 1)
         bench.kernels.select(setting.selection)

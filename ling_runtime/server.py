@@ -190,10 +190,15 @@ def graph_settings(config: ServerConfig) -> GraphSettings | None:
 
 def device_variants(config: ServerConfig) -> dict[str, str]:
     from ling_runtime.executor.dspark_graphs import BLOCK_VARIANTS  # noqa: PLC0415 - it imports Triton
-    from ling_runtime.executor.graphs import DEVICE_VARIANTS, RANK_VARIANTS, device_selection  # noqa: PLC0415
+    from ling_runtime.executor.graphs import (  # noqa: PLC0415
+        DEVICE_VARIANTS,
+        RANK_VARIANTS,
+        best_here,
+        device_selection,
+    )  # fmt: skip
 
     one = BLOCK_VARIANTS if config.speculative_algorithm == "DSPARK" else DEVICE_VARIANTS
-    return device_selection(config.kernel, RANK_VARIANTS if config.tp_size > 1 else one)
+    return device_selection(config.kernel, best_here(RANK_VARIANTS if config.tp_size > 1 else one))
 
 
 def draft_settings(config: ServerConfig) -> DraftSettings | None:

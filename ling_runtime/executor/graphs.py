@@ -15,6 +15,7 @@ import torch
 
 from ling_runtime.executor.graph_memory import GraphMemory
 from ling_runtime.memory.device import DevicePass, DeviceRecurrent, DeviceWindow
+from ling_runtime.ops.cuda.build import usable as buildable
 from ling_runtime.ops.triton.commit import Results, accept, commit
 from ling_runtime.ops.triton.relay import look_up
 
@@ -43,10 +44,17 @@ DEVICE_VARIANTS = {
 """What a captured step runs if nothing else is asked for: the fastest that keeps the checkpoint's precision."""
 RANK_VARIANTS = DEVICE_VARIANTS | {"shard_head": "triton"}
 """The same where several ranks share the vocabulary."""
+STREAMED_VARIANTS = {"linear": "cuda", "kda_window": "cuda", "moe_block": "cuda"}
+"""Instead of those on a card that has a compiler beside it; in the same precision, in another order of sums."""
 OF_OTHERS = {"dense_mlp", "moe_block"}
 """Operators whose references are made of other operators, and run wherever those do."""
 INSIDE = {"moe_block": ("moe", "router")}
 """Operators that a fused one would leave uncalled."""
+
+
+def best_here(defaults: Mapping[str, str] = DEVICE_VARIANTS) -> dict[str, str]:
+    """`defaults`, with what this machine can build for its card."""
+    return dict(defaults) | (STREAMED_VARIANTS if buildable() else {})
 
 
 def device_selection(asked: Mapping[str, str], defaults: Mapping[str, str] = DEVICE_VARIANTS) -> dict[str, str]:

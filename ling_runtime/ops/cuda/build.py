@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 
 SOURCE = Path(__file__).with_name("stream.cu")
+HEADERS = sorted(SOURCE.parent.glob("*.cuh"))
 FLAGS = ("-shared", "-Xcompiler", "-fPIC", "-O3", "-std=c++17")
 
 
@@ -47,7 +48,7 @@ def built(capability: str, folder: Path) -> Path:
     """The library in `folder`, built if it is not there; RuntimeError with the compiler's words."""
     nvcc = compiler()
     assert nvcc is not None, "usable() comes first"
-    text = SOURCE.read_bytes()
+    text = b"".join(path.read_bytes() for path in (SOURCE, *HEADERS))
     name = hashlib.sha256(text + capability.encode() + repr(FLAGS).encode()).hexdigest()[:16]
     library = folder / f"stream-{name}.so"
     if not library.exists():

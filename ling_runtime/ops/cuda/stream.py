@@ -7,7 +7,6 @@ warp; shapes or types that the kernels were not built for take the Triton varian
 from __future__ import annotations
 
 from ctypes import c_float, c_int, c_void_p
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,7 +18,7 @@ from ling_runtime.ops.triton.kda_out import normed_linear
 from ling_runtime.ops.triton.launch import level
 from ling_runtime.ops.triton.linear import linear_triton
 from ling_runtime.ops.triton.moe_layer import LONGEST, routed
-from ling_runtime.ops.triton.router_norm import GateSums, moe_block_gate_norm_bf16, norm_select
+from ling_runtime.ops.triton.router_norm import GateSums, moe_block_gate_norm, moe_block_gate_norm_bf16, norm_select
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,22 +36,6 @@ MOST_TILES = 5
 """Eights of columns that a program has room for."""
 MOST_PARTS = 32
 """Parts of a head's squares that the output projection adds."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Asking:
-    """How a program asks for its weights; no choice changes a bit."""
-
-    hold: bool = True
-    """A small share in registers instead of shared memory."""
-    before: int = 40
-    """Rows of a large share that are asked for before the wait, the rest behind it."""
-    gap: int = 0
-    """Clocks between two of those rows."""
-
-
-ASKING = [Asking()]
-"""The last is in force."""
 ORDER = "K is summed in eight slices, added in order"
 
 
@@ -62,16 +45,20 @@ def tiles_for(outputs: int, device: torch.device) -> int:
 
 
 def streamable(x: Tensor, weight: Tensor) -> bool:
+    """By type and shape of the weights alone: a row's bits do not depend on how many there are or how they lie."""
     outputs, inner = weight.shape
     return (
         x.dtype == weight.dtype == torch.bfloat16
         and inner in DEPTHS
         and weight.is_contiguous()
-        and x.stride(1) == 1
-        and (len(x) == 1 or x.stride(0) % 8 == 0)  # one row has no next one, and its stride is anything
-        and x.data_ptr() % 16 == 0
         and tiles_for(outputs, x.device) <= MOST_TILES
     )
+
+
+def _read_whole(x: Tensor) -> Tensor:
+    """x [R, K], rows of which are read 16 bytes at a time."""
+    readable = x.stride(1) == 1 and x.stride(0) % 8 == 0 and x.data_ptr() % 16 == 0
+    return x if readable else x.clone(memory_format=torch.contiguous_format)
 
 
 def _argument(value: Tensor | int | float | None) -> c_int | c_float | c_void_p:
@@ -91,12 +78,12 @@ def _call(name: str, *values: Tensor | int | float | None, device: torch.device)
 
 
 def _product(x: Tensor, weight: Tensor, real: int, squares: Tensor | None, eps: float) -> Tensor:
-    (rows, inner), outputs = x.shape, len(weight)
-    out, asking = x.new_empty(rows, outputs), ASKING[-1]
+    x, (rows, inner), outputs = _read_whole(x), x.shape, len(weight)
+    out = x.new_empty(rows, outputs)
     parts = 0 if squares is None else squares.shape[2]
     _call(
         "stream_product", x, weight, out, squares, rows, real, x.stride(0), outputs, inner, parts, eps,
-        tiles_for(outputs, x.device), asking.hold, asking.before, asking.gap, device=x.device,
+        tiles_for(outputs, x.device), device=x.device,
     )  # fmt: skip
     return out
 
@@ -124,16 +111,38 @@ def kda_window_cuda(
 
 
 def norm_gate_cuda(x: Tensor, residual: Tensor, norm: Tensor, gate: Tensor) -> GateSums:
-    """As `router_norm.norm_gate` for a gate in bf16, in one part."""
+    """As `router_norm.norm_gate`, in one part; weights in fp32 are three of bf16."""
+    x, residual = _read_whole(x).contiguous(), _read_whole(residual).contiguous()
     (rows, inner), experts = x.shape, len(gate)
     sums = torch.empty(1, rows, experts, dtype=torch.float32, device=x.device)
     squares = torch.empty(1, rows, dtype=torch.float32, device=x.device)
     total = torch.empty_like(x)
     _call(
-        "stream_gate", x, residual, norm, gate, sums, squares, total, rows, experts, inner, ASKING[-1].hold,
-        device=x.device,
+        "stream_gate", x, residual, norm, gate, sums, squares, total, rows, experts, inner,
+        int(gate.dtype == torch.float32), device=x.device,
     )  # fmt: skip
     return GateSums(sums, squares, total)
+
+
+def gateable(x: Tensor, gate: Tensor) -> bool:
+    return (
+        x.dtype == torch.bfloat16
+        and gate.dtype in {torch.bfloat16, torch.float32}
+        and gate.shape[1] in GATE_DEPTHS
+        and len(gate) % 8 == 0
+        and gate.is_contiguous()
+    )
+
+
+@variant("moe_block", "cuda", "rounding", f"as triton_gate_norm; in the gate {ORDER}")
+def moe_block_cuda(
+    x: Tensor, residual: Tensor, entry: Tensor, norm: Tensor, eps: float, rows: int, weights: MoeWeights,
+    kernels: Kernels,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """x [R, D] -> (norm of the sum with the residual, the sum), with the layer's two norms `entry` and `norm`."""
+    if rows > LONGEST or not gateable(x, weights.router.gate):
+        return moe_block_gate_norm(x, residual, entry, norm, eps, rows, weights, kernels)
+    return _block(x, residual, entry, norm, eps, rows, weights, kernels, weights.router.gate)
 
 
 @variant("moe_block", "cuda_bf16", "rounding", f"as triton_gate_norm_bf16; in the gate {ORDER}")
@@ -141,11 +150,15 @@ def moe_block_cuda_bf16(
     x: Tensor, residual: Tensor, entry: Tensor, norm: Tensor, eps: float, rows: int, weights: MoeWeights,
     kernels: Kernels,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """x [R, D] -> (norm of the sum with the residual, the sum), with the layer's two norms `entry` and `norm`."""
-    gate = weights.router.narrow_gate
-    apart = rows > LONGEST or x.dtype != torch.bfloat16 or gate.shape[1] not in GATE_DEPTHS or len(gate) % 8
-    if apart or not (x.is_contiguous() and residual.is_contiguous()):
+    if rows > LONGEST or not gateable(x, weights.router.narrow_gate):
         return moe_block_gate_norm_bf16(x, residual, entry, norm, eps, rows, weights, kernels)
+    return _block(x, residual, entry, norm, eps, rows, weights, kernels, weights.router.narrow_gate)
+
+
+def _block(
+    x: Tensor, residual: Tensor, entry: Tensor, norm: Tensor, eps: float, rows: int, weights: MoeWeights,
+    kernels: Kernels, gate: Tensor,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     sums = norm_gate_cuda(x, residual, entry, gate)
     normed, ids, chosen = norm_select(sums, entry, eps, weights.router)
     return routed(normed, sums.total, norm, eps, rows, ids, chosen, weights, kernels)

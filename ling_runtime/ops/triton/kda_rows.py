@@ -49,11 +49,11 @@ def convolved(first, second, third, row, taps):
 
 @triton.jit
 def normed(q, k, f, b, scale_f, bias_f, scale_b, bias_b, bound, d: tl.constexpr):
-    """q and k of unit length, q scaled; the logarithm of the decay; the rate."""
+    """q and k of unit length, q scaled; the logarithm of the decay; the rate; k . q."""
     q = q * (tl.rsqrt(tl.sum(q * q) + 1e-6) * (d**-0.5))
     k = k * tl.rsqrt(tl.sum(k * k) + 1e-6)
     g = sigmoid(f.to(tl.float32) * scale_f + bias_f) * bound
-    return q, k, g, sigmoid(b.to(tl.float32) * scale_b + bias_b)
+    return q, k, g, sigmoid(b.to(tl.float32) * scale_b + bias_b), tl.sum(k * q)
 
 
 @triton.jit
@@ -84,11 +84,12 @@ def _keep_raw(staged, column, t, rows, C: tl.constexpr):
 
 @triton.jit(do_not_specialize=["T", "chunks"])
 def ready(
-    projected, conv, scale, bias, pool_conv, slots, starts, staged_conv, staged_grid, T, chunks, bound,
+    projected, conv, scale, bias, pool_conv, slots, starts, staged_conv, staged_grid, dots, T, chunks, bound,
     H: tl.constexpr, d: tl.constexpr, TM: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Row t of one head of one request, into the staged grid at its absolute place. All loads come before the stores:
-    a store waits for its value, and every load behind it in the program with it.
+    """Row t of one head of one request, into the staged grid at its absolute place, and its k . q into `dots`
+    [R, H]. All loads come before the stores: a store waits for its value, and every load behind it in the program
+    with it.
     """
     t, head, request = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     C: tl.constexpr = 3 * H * d
@@ -109,7 +110,7 @@ def ready(
     q = convolved(raw_q[0], raw_q[1], raw_q[2], raw_q[3], taps_q)
     k = convolved(raw_k[0], raw_k[1], raw_k[2], raw_k[3], taps_k)
     v = convolved(raw_v[0], raw_v[1], raw_v[2], raw_v[3], taps_v)
-    q, k, g, beta = normed(q, k, f, b, scale_f, bias_f, scale_b, bias_b, bound, d)
+    q, k, g, beta, dot = normed(q, k, f, b, scale_f, bias_f, scale_b, bias_b, bound, d)
     place = (start % TM).to(tl.int32) + t
     to = staged_grid + ((request * chunks * TM + place) * H + head) * W
     tl.store(to + channel, q)
@@ -117,6 +118,7 @@ def ready(
     tl.store(to + 2 * d + channel, v)
     tl.store(to + 3 * d + channel, g)
     tl.store(to + 4 * d, beta)
+    tl.store(dots + (request * T + t) * H + head, dot)
     staged = staged_conv + request * (T + 3) * C
     _keep_raw(staged, of_head, t, raw_q, C)
     _keep_raw(staged, H * d + of_head, t, raw_k, C)

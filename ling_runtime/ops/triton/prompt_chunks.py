@@ -118,9 +118,9 @@ def _times(a, b, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def _exactly(a, b):
-    """In fp32 whatever the model's: an inverse carries its own error into everything behind it."""
-    return tl.dot(a, b, input_precision="ieee")
+def _exactly(a, b, PRECISION: tl.constexpr):
+    """tf32 in three products, almost fp32: an inverse carries its own error into everything behind it."""
+    return tl.dot(a, b, input_precision="tf32x3" if PRECISION == "tf32" else PRECISION)
 
 
 @triton.jit
@@ -180,9 +180,9 @@ def _solve(
     blocks = _inverse_of_blocks(coupling + at * CHUNK * CHUNK, CHUNK, TM)
     a = tl.load(coupling + at * CHUNK * CHUNK + place[:, None] * CHUNK + place[None, :])
     rest = tl.where((place // TM)[:, None] > (place // TM)[None, :], a, 0.0)
-    n = _exactly(blocks, rest)
+    n = _exactly(blocks, rest, PRECISION)
     one = tl.where(place[:, None] == place[None, :], 1.0, 0.0)
-    inverse = _exactly(_exactly(one - n, one + _exactly(n, n)), blocks)
+    inverse = _exactly(_exactly(one - n, one + _exactly(n, n, PRECISION), PRECISION), blocks, PRECISION)
     beta = tl.load(rate + at * CHUNK + place)
     limit = tl.minimum(tl.maximum(kept - chunk * CHUNK, 0), CHUNK)
     for part in range(0, d, BD):

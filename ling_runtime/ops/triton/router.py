@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
     from ling_runtime.ops.router import RouterWeights
 
-SPLITS = 8
-GATE_TILES = Tiles(32, 64, 4, 5)
+SPLITS = 10
+GATE_TILES = Tiles(32, 64, 4, 4)
 
 
-@variant("router", "triton", "rounding", "gate products are added in eight parts of K")
+@variant("router", "triton", "rounding", "gate products are added in ten parts of K")
 def route_triton(
     x: Tensor, weights: RouterWeights, tiles: Tiles = GATE_TILES, splits: int = SPLITS
 ) -> tuple[Tensor, Tensor]:
@@ -35,7 +35,7 @@ def route_triton(
     return _routed(x, weights, weights.gate, tiles, splits)
 
 
-@variant("router", "triton_bf16", "rounding", "gate weights and rows in bf16, added in eight parts of K")
+@variant("router", "triton_bf16", "rounding", "gate weights and rows in bf16, added in ten parts of K")
 def route_triton_bf16(x: Tensor, weights: RouterWeights) -> tuple[Tensor, Tensor]:
     """The same with half the gate's bytes."""
     return _routed(x, weights, weights.narrow_gate, GATE_TILES, SPLITS)

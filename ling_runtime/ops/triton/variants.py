@@ -34,3 +34,4 @@ def register() -> None:
 
 if usable():
     register()
+    importlib.import_module("ling_runtime.ops.triton.carveout").watch()

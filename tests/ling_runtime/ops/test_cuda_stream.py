@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -20,13 +19,13 @@ from ling_runtime.ops.triton.launch import pdl
 from ling_runtime.ops.triton.router_norm import norm_gate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from torch import Tensor
 
     from ling_runtime.ops.triton.launch import Pdl
 
-ROWS = (1, 3, 6, 8, 9, 16, 17)
+ROWS = (1, 2, 3, 6, 8, 9, 16, 17)
 SHAPES = ((5128, 2560), (2120, 2560), (3072, 2560), (2560, 1536), (2560, 1024), (40, 256))
 HEADS, WIDTH = 8, 128
 MODES: tuple[Pdl, ...] = ("off", "late", "early")
@@ -60,22 +59,6 @@ def drawn(*shape: int, scale: float = 1.0) -> Tensor:
     return (torch.randn(*shape, device=DEVICE) * scale).bfloat16()
 
 
-ASKINGS = (
-    {"hold": False}, {"hold": True}, {"before": 0}, {"before": 13}, {"before": 24, "gap": 150}, {"gap": 40},
-)  # fmt: skip
-
-
-@contextmanager
-def asked(asking: dict[str, Any]) -> Iterator[None]:
-    from ling_runtime.ops.cuda import stream  # noqa: PLC0415 - only where it is registered
-
-    stream.ASKING.append(stream.Asking(**asking))
-    try:
-        yield
-    finally:
-        stream.ASKING.pop()
-
-
 def off_by(got: Tensor, want: Tensor) -> float:
     return float((got.double() - want.double()).norm() / want.double().norm())
 
@@ -103,29 +86,16 @@ def test_products(shape: tuple[int, int], mode: Pdl) -> None:
 
 @needs_card
 @pytest.mark.gpu
-@pytest.mark.parametrize("shape", [(5128, 2560), (2560, 1536), (2560, 1024)], ids=str)
-def test_however_weights_are_asked_for_the_bits_are_the_same(shape: tuple[int, int]) -> None:
-    from ling_runtime.ops.cuda import stream  # noqa: PLC0415 - only where it is registered
-
-    weight, x = drawn(*shape, scale=0.02), drawn(max(ROWS), shape[1])
-    want = stream.linear_cuda(x, weight)
-    for asking in ASKINGS:
-        with asked(asking), pdl("early"):
-            for _ in range(3):
-                assert torch.equal(stream.linear_cuda(x, weight), want), asking
-                assert torch.equal(stream.linear_cuda(x[:6], weight), want[:6]), asking
-
-
-@needs_card
-@pytest.mark.gpu
-def test_rows_may_lie_apart_and_one_row_at_any_stride() -> None:
+@pytest.mark.parametrize(("before", "after"), [(8, 0), (8, 3), (3, 0), (1, 8)], ids=str)
+def test_rows_may_lie_anyhow(before: int, after: int) -> None:
+    """Rows that 16 bytes at a time cannot be read of, too, and then one of them as well as several."""
     from ling_runtime.ops.cuda.stream import linear_cuda  # noqa: PLC0415 - only where it is registered
 
-    wide, weight = drawn(6, 2 * 1024 + 8), drawn(2560, 1024, scale=0.02)
-    x = wide[:, 8 : 8 + 1024]
+    wide, weight = drawn(6, before + 1024 + after), drawn(2560, 1024, scale=0.02)
+    x = wide[:, before : before + 1024]
     want = linear_cuda(x.contiguous(), weight)
-    assert torch.equal(linear_cuda(x, weight), want)
-    assert torch.equal(linear_cuda(x[:1].as_strided((1, 1024), (3, 1)), weight), want[:1])
+    for count in (1, 2, 6):
+        assert torch.equal(linear_cuda(x[:count], weight), want[:count]), count
 
 
 @needs_card
@@ -171,22 +141,20 @@ def test_the_output_projection_norms_by_head(parts: int) -> None:
 
 @needs_card
 @pytest.mark.gpu
-@pytest.mark.parametrize("hold", [False, True])
-def test_the_gate_keeps_sums_and_squares(hold: bool) -> None:
-    with asked({"hold": hold}):
-        the_gate_keeps_sums_and_squares()
-
-
-def the_gate_keeps_sums_and_squares() -> None:
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("shape", [(512, 2560), (32, 256)], ids=str)
+def test_the_gate_keeps_sums_and_squares(shape: tuple[int, int], dtype: torch.dtype) -> None:
     from ling_runtime.ops.cuda.stream import norm_gate_cuda  # noqa: PLC0415 - only where it is registered
 
-    x, residual, norm, gate = drawn(17, 2560), drawn(17, 2560), drawn(2560), drawn(512, 2560, scale=0.02)
+    experts, inner = shape
+    x, residual, norm = drawn(17, inner), drawn(17, inner), drawn(inner)
+    gate = (torch.randn(experts, inner, device=DEVICE) * 0.02).to(dtype)
     ours, theirs = norm_gate_cuda(x, residual, norm, gate), norm_gate(x, residual, norm, gate)
     assert torch.equal(ours.total, theirs.total)
     assert off_by(ours.squares.sum(0), theirs.squares.sum(0)) < 1e-6
-    assert off_by(ours.parts.sum(0), theirs.parts.sum(0)) < 1e-5
+    assert off_by(ours.parts.sum(0), theirs.parts.sum(0)) < 2e-6
     scaled = ((x + residual).float() * norm.float()).bfloat16()
-    assert off_by(ours.parts[0], scaled.double() @ gate.double().T) < 1e-5
+    assert off_by(ours.parts[0], scaled.double() @ gate.double().T) < 2e-6, "two thirds of fp32's bits are off by more"
     assert off_by(ours.squares[0], (x + residual).double().square().sum(1)) < 1e-6
 
     def one_tensor(count: int) -> Tensor:
