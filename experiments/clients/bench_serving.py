@@ -23,6 +23,7 @@ from experiments.process import Supervised
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from types import TracebackType
 
     from experiments.running import Running
     from experiments.spec import CellSpec
@@ -146,7 +147,9 @@ class BenchClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.process.stop()
 
     def run(self, server: Running, answered: Callable[[int], None]) -> BenchResult:
