@@ -20,6 +20,7 @@ from experiments.ablation_table import BV_CURVE_US, SWITCHES, Mode, Step, Switch
 from experiments.step_subject import ROOM, Bench, Setting, captured, nextn
 from ling_runtime.executor.glue import Glue
 from ling_runtime.executor.graph_memory import GraphMemory
+from ling_runtime.executor.graph_settings import GraphSettings
 from ling_runtime.executor.graph_step import GreedyStep
 from ling_runtime.executor.relay import Relay
 from ling_runtime.speculation.nextn import NextnProposer
@@ -119,10 +120,9 @@ class Driven:
         self.relay = Relay(2, drafts=DRAFTS, longest=bench.context + ROOM, device=bench.device)
         self._bench, self._setting = bench, setting
         proposer = NextnProposer(bench.model, bench.nextn, bench.caches, steps=DRAFTS, slots=2)
-        memory = GraphMemory()
-        self._step = GreedyStep(
-            bench.model, bench.caches, self.relay, proposer, 1, ACCEPT, memory, setting.switches, Glue(memory.record)
-        )  # fmt: skip
+        memory, settings = GraphMemory(), GraphSettings(simulated_accept_length=ACCEPT, switches=setting.switches)
+        glue = Glue(memory.record)
+        self._step = GreedyStep(bench.model, bench.caches, self.relay, proposer, 1, settings, memory, glue)
         self.start()
 
     def start(self) -> None:

@@ -140,12 +140,8 @@ def conclusion(attempt: Attempt, findings: Findings) -> dict[str, Any]:
     declared = attempt.baseline.change if attempt.baseline else None
     golden = attempt.golden.golden.model if isinstance(attempt.golden, Reference) else None
     verdict: Verdict = decide(declared, findings.gates, faults=findings.faults, golden=golden)
-    return {
-        "status": verdict.status,
+    return asdict(verdict) | {
         "failure": None,
-        "verdict": verdict.verdict,
-        "rule": verdict.rule,
-        "reason": verdict.reason,
         "metrics": asdict(findings.metrics),
         "task": asdict(findings.score) if findings.score else None,
         "gates": {gate.name: gate_entry(asdict(gate)) for gate in findings.gates},

@@ -12,7 +12,7 @@ import argparse
 import json
 import statistics
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -23,8 +23,9 @@ from ling_runtime.config import ModelConfig
 from ling_runtime.draft_config import DraftConfig
 from ling_runtime.dummy import DummyTensors
 from ling_runtime.executor.dspark_graphs import BLOCK_VARIANTS
+from ling_runtime.executor.graph_settings import GraphSettings
 from ling_runtime.executor.graph_step import GraphExecutor
-from ling_runtime.executor.interface import RowSampling
+from ling_runtime.executor.interface import Admission
 from ling_runtime.memory.caches import Caches
 from ling_runtime.memory.draft import DraftPool
 from ling_runtime.memory.latent import pages_for
@@ -37,8 +38,11 @@ from ling_runtime.speculation.dspark.proposer import DsparkProposer
 from ling_runtime.speculation.nextn import NextnProposer
 
 SHARD = Path(__file__).parent.parent / "ling_runtime/checkpoints/ling_3_flash_rank_shard"
-GREEDY = RowSampling(temperature=0.0, top_p=1.0, top_k=-1, min_p=0.0, seed=0)
-LOOPS = {"synchronous": (False, False), "lengths pinned": (True, True), "run ahead": (True, False)}
+LOOPS = {
+    "synchronous": GraphSettings(),
+    "lengths pinned": GraphSettings(overlap=True, seq_lens_pin=True),
+    "run ahead": GraphSettings(overlap=True),
+}
 WARM = 20
 
 
@@ -72,7 +76,7 @@ class Subject:
             self._draft = Dspark(self._model, tensors, draft, positions=positions)
 
     def executor(self, drafts: int, loop: str, accept: float, chunk: int) -> GraphExecutor:
-        device, (overlap, pinned) = self._model.device, LOOPS[loop]
+        device = self._model.device
         pages = pages_for(self.longest + 2 * (drafts + 1))
         caches = Caches(self.config, max_requests=1, pages=pages, dtype=torch.bfloat16, device=device)
         proposer: NextnProposer | DsparkProposer | None = None
@@ -82,8 +86,8 @@ class Subject:
         elif drafts:
             proposer = NextnProposer(self._model, self._layer, caches, steps=drafts, slots=2)
         return GraphExecutor(
-            self._model, caches, proposer, max_context=self.longest, chunk=chunk, overlap=overlap, seq_lens_pin=pinned,
-            simulated=accept if drafts else None,
+            self._model, caches, proposer, max_context=self.longest, chunk=chunk,
+            settings=replace(LOOPS[loop], simulated_accept_length=accept if drafts else None),
         )  # fmt: skip
 
 
@@ -99,7 +103,7 @@ def measure(subject: Subject, drafts: int, loop: str, options: argparse.Namespac
     prompt = torch.randint(subject.config.vocab_size - 4, (subject.context,), generator=noise).tolist()
     torch.cuda.synchronize()
     begun = time.perf_counter()
-    slot = executor.admit(prompt, 2000, GREEDY, logprobs=None, prompt_logprobs_from=None)
+    slot = executor.admit(Admission(prompt, 2000))
     while not executor.prefill(slot).done:
         pass
     ttft = (time.perf_counter() - begun) * 1e3

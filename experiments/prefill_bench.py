@@ -27,7 +27,7 @@ from experiments.step_subject import SwitchedKernels
 from ling_runtime.config import ModelConfig
 from ling_runtime.dummy import DummyTensors
 from ling_runtime.executor.graphs import device_selection
-from ling_runtime.executor.interface import RowSampling
+from ling_runtime.executor.interface import Admission
 from ling_runtime.executor.step import StepExecutor
 from ling_runtime.memory.caches import Caches
 from ling_runtime.memory.latent import pages_for
@@ -36,7 +36,6 @@ from ling_runtime.model.nextn import Nextn
 from ling_runtime.ops.prompt import PROMPT_VARIANTS
 from ling_runtime.speculation.nextn import NextnProposer
 
-GREEDY = RowSampling(temperature=0.0, top_p=1.0, top_k=-1, min_p=0.0, seed=0)
 ROOM = 64
 STACKS = {"triton": PROMPT_VARIANTS, "library": PROMPT_VARIANTS | {"prompt_linear": "library"}, "reference": {}}
 """What computes prompts; `library` is `triton` with the vendor's dense products."""
@@ -67,7 +66,7 @@ class Subject:
         """Milliseconds to the token, and until the device is done."""
         torch.cuda.synchronize()
         begun = time.perf_counter()
-        slot = executor.admit(self.prompt, 8, GREEDY, logprobs=None, prompt_logprobs_from=None)
+        slot = executor.admit(Admission(self.prompt, 8))
         while not executor.prefill(slot).done:
             pass
         token = time.perf_counter()

@@ -58,8 +58,7 @@ def conclude(
     `cluster`: which jobs had which cell, and what came of each attempt.
     """
     judged = [record for record, _ in (*records, *decided) if record.get("kind") != "leave_one_out"]
-    verdicts = [Verdict(**{key: record[key] for key in ("status", "verdict", "rule", "reason")}) for record in judged]
-    code = INVALID if stopped else exit_code(verdicts)
+    code = INVALID if stopped else exit_code(map(Verdict.of, judged))
     show(records, Console(width=WIDTH))
     if decided:
         show_decisions([record for record, _ in decided], Console(width=WIDTH))

@@ -17,7 +17,6 @@ from experiments.store import open_shelf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from types import TracebackType
 
     from experiments.filing import Shelf
     from experiments.plan import Invocation
@@ -30,9 +29,7 @@ class Untracked:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         pass
 
     def log(self, attempt: Path) -> bool:  # noqa: ARG002 - as a tracker's
@@ -59,9 +56,7 @@ class Tracker:
         self._try("the parent run is not there", self._begin)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._try("the parent run has no end", lambda: self._shelf.end(self._parent, self._invocation))
 
     def log(self, attempt: Path) -> bool:

@@ -6,14 +6,14 @@ gates switched off) does not reject, and does not let anything be kept either.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal
 
 from gates.speed import Expectation, judge
 from gates.validity import Fault, gate_faults
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from analysis.ab import ABResult
     from gates.change import Change
@@ -32,6 +32,11 @@ class Verdict:
     verdict: Decision | None
     rule: str
     reason: str
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Verdict:
+        """As a record has it, under its own names among others."""
+        return cls(**{one.name: record[one.name] for one in fields(cls)})
 
 
 def decide(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ling_runtime.executor.interface import RowSampling
+from ling_runtime.executor.interface import Admission, RowSampling
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,6 +40,16 @@ class Request:
         if self.logprob_start is None or self.logprob_start + 1 >= len(self.prompt):
             return None
         return self.logprob_start + 1
+
+    @property
+    def admission(self) -> Admission:
+        return Admission(
+            self.prompt,
+            self.max_new_tokens,
+            self.rows,
+            logprobs=self.logprobs,
+            prompt_logprobs_from=self.prompt_logprobs_from,
+        )
 
     @property
     def rows(self) -> RowSampling:

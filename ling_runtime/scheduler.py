@@ -106,7 +106,8 @@ class Scheduler:
             request = completion.request
             if self.executor.can_admit(len(request.prompt), request.max_new_tokens):
                 self._waiting.popleft()
-                self._reserve(completion)
+                completion.slot = self.executor.admit(request.admission)
+                self._prefilling.append(completion)
             elif self.num_running:
                 break
             else:
@@ -114,17 +115,6 @@ class Scheduler:
                 message = f"{len(request.prompt)} + {request.max_new_tokens} tokens never fit into the cache"
                 refused.append(self._settle(completion, completion.abort(message, 400)))
         return refused
-
-    def _reserve(self, completion: Completion) -> None:
-        request = completion.request
-        completion.slot = self.executor.admit(
-            request.prompt,
-            request.max_new_tokens,
-            request.rows,
-            logprobs=request.logprobs,
-            prompt_logprobs_from=request.prompt_logprobs_from,
-        )
-        self._prefilling.append(completion)
 
     def _settle(self, completion: Completion, update: Update) -> tuple[Completion, Update]:
         """Count the update, and give the slot back if it was the last."""

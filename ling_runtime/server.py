@@ -25,6 +25,7 @@ from ling_runtime.api.service import Service
 from ling_runtime.arguments import ServerConfig, parse
 from ling_runtime.config import ConfigError, ModelConfig
 from ling_runtime.engine import Engine
+from ling_runtime.executor.graph_settings import GraphSettings
 from ling_runtime.executor.switches import Switches
 from ling_runtime.tokenizer import Tokenizer
 
@@ -109,10 +110,7 @@ def load(config: ServerConfig, ranks: Ranks | None = None) -> Executor:
 
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
-    graphs = replayed(config)
-    if config.simulated_accept_length is not None and not graphs:
-        raise ConfigError(f"{speculative_flags.SIMULATED_VARIABLE}: only where steps are CUDA graphs (--device cuda)")
-    switches = rearranged(config, graphs=graphs)
+    graphs = graph_settings(config)
     settings = ExecutorSettings(
         num_steps=config.speculative_num_steps or 0,
         draft=draft_settings(config),
@@ -123,13 +121,7 @@ def load(config: ServerConfig, ranks: Ranks | None = None) -> Executor:
         device=config.device,
         kernels=prompt_variants(config) | (device_variants(config) if graphs else config.kernel),
         graphs=graphs,
-        overlap=graphs and not config.disable_overlap_schedule,
-        seq_lens_pin=config.seq_lens_pin,
-        switches=switches,
-        simulated_accept_length=config.simulated_accept_length,
         load_format=config.load_format,
-        pdl=config.pdl,
-        graph_memory_mib=config.graph_memory_mib,
     )
     log.info("decode steps: %s", "CUDA graphs" if graphs else "eager")
     log.info("speculation: %s", speculative_flags.described(config))
@@ -172,16 +164,27 @@ def prompt_variants(config: ServerConfig) -> dict[str, str]:
 STEP_FLAGS = ("seq_lens_pin", "fused_verify_extend", "disable_draft_extend_cuda_graph", "glue_graph", "result_ring")
 
 
-def rearranged(config: ServerConfig, *, graphs: bool) -> Switches:
-    """What the flags say of a replayed step; ConfigError for one that has nothing to act on."""
-    given = [f"--{name.replace('_', '-')}" for name in STEP_FLAGS if getattr(config, name)]
-    if given and not graphs:
-        raise ConfigError(f"{', '.join(given)}: only where steps are CUDA graphs (--device cuda)")
-    return Switches(
-        fused_verify_extend=config.fused_verify_extend,
-        extend_graph=not config.disable_draft_extend_cuda_graph,
-        glue_graph=None if config.glue_graph is None else config.glue_graph == "on",
-        result_ring=config.result_ring,
+def graph_settings(config: ServerConfig) -> GraphSettings | None:
+    """What the flags say of replayed steps; None where there are none, and ConfigError for a flag of them then."""
+    if not replayed(config):
+        given = [f"--{name.replace('_', '-')}" for name in STEP_FLAGS if getattr(config, name)]
+        if config.simulated_accept_length is not None:
+            given.append(speculative_flags.SIMULATED_VARIABLE)
+        if given:
+            raise ConfigError(f"{', '.join(given)}: only where steps are CUDA graphs (--device cuda)")
+        return None
+    return GraphSettings(
+        overlap=not config.disable_overlap_schedule,
+        seq_lens_pin=config.seq_lens_pin,
+        pdl=config.pdl,
+        memory_mib=config.graph_memory_mib,
+        simulated_accept_length=config.simulated_accept_length,
+        switches=Switches(
+            fused_verify_extend=config.fused_verify_extend,
+            extend_graph=not config.disable_draft_extend_cuda_graph,
+            glue_graph=None if config.glue_graph is None else config.glue_graph == "on",
+            result_ring=config.result_ring,
+        ),
     )
 
 

@@ -44,7 +44,7 @@ def run(batch: Batch, names: Sequence[str], role: Role) -> int:
         seen.add(name)
         measure(batch, batch.cell(name), role)
     records = [last[1] for name in names if (last := batch.last(name))]
-    return exit_code([Verdict(**{key: r[key] for key in ("status", "verdict", "rule", "reason")}) for r in records])
+    return exit_code(map(Verdict.of, records))
 
 
 def following(batch: Batch, names: Sequence[str], role: Role) -> str | None:

@@ -106,7 +106,7 @@ def spoken(candidate: dict[str, Any]) -> Verdict | None:
     """What is decided without a block: the candidate's cell is invalid, or a gate has rejected it."""
     if candidate["status"] == "valid" and candidate["verdict"] != "reject":
         return None
-    return Verdict(**{key: candidate[key] for key in ("status", "verdict", "rule", "reason")})
+    return Verdict.of(candidate)
 
 
 def find_floor(bench: Bench, cores: Cores) -> Floor:

@@ -113,12 +113,8 @@ def opening(
 
 def concluded(verdict: Verdict, candidate: dict[str, Any] | None) -> dict[str, Any]:
     """What every decision that was made changes in its record; `candidate` is that cell's."""
-    return {
-        "status": verdict.status,
+    return asdict(verdict) | {
         "failure": None,
-        "verdict": verdict.verdict,
-        "rule": verdict.rule,
-        "reason": verdict.reason,
         "gates": candidate["gates"] if candidate else {},
         "flags": candidate["flags"] if candidate else [],
     }

@@ -6,7 +6,7 @@ second checkout, a wrapper such as numactl, a fake in the tests) is measured und
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -27,3 +27,16 @@ def spelled(flags: Mapping[str, Value]) -> Iterator[str]:
             yield flag
         elif value is not None and value is not False:
             yield from (flag, str(value))
+
+
+def shown(value: Any) -> str | None:
+    """What a server says a flag is, as it would stand on a command line; None for what is off."""
+    match value:
+        case None | False:
+            return None
+        case True:
+            return ""
+        case list() | tuple():
+            return " ".join(map(str, value))
+        case _:
+            return str(value)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from experiments.engines.command_line import shown
 from experiments.engines.simulation import simulated_accept
 from gates.flags import parse_flags
 from ling_runtime.arguments import ServerConfig
@@ -177,25 +178,12 @@ def _flag(info: Mapping[str, Any], name: str, asked: str) -> str | None:
     """As /server_info shows it, spelled as on a command line; a number as it was asked for."""
     if name in IDLE:
         return "nothing: ling_runtime takes it without effect"
-    seen = _text(info.get(FIELDS[name]))
+    value = info.get(FIELDS[name])
+    seen = shown([f"{key}={of}" for key, of in sorted(value.items())] if isinstance(value, dict) else value)
     try:
         return asked if float(asked) == float(seen or "") else seen
     except ValueError:
         return seen
-
-
-def _text(value: Any) -> str | None:
-    match value:
-        case None | False:
-            return None
-        case True:
-            return ""
-        case list() | tuple() as several:
-            return " ".join(map(str, several))
-        case dict() as pairs:
-            return " ".join("=".join(pair) for pair in sorted(pairs.items()))
-        case _:
-            return str(value)
 
 
 def _block(info: Mapping[str, Any]) -> dict[str, Any]:

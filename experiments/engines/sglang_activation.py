@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from experiments.engines.command_line import shown
 from experiments.engines.sglang_flags import ADDED, RAGGED, environment, flags
 from experiments.engines.sglang_versions import OFF, TESTED, nearest
 from gates.flags import parse_flags
@@ -85,7 +86,7 @@ def _flag(version: Version, name: str, asked: str, info: Mapping[str, Any], log:
     field = version.field(name)
     if field not in info:
         return f"not in /server_info of SGLang {version.name}"
-    seen = _text(info[field])
+    seen = shown(info[field])
     wanted = version.becomes.get(name, {}).get(asked, asked)
     if not _same(wanted, seen):
         return seen
@@ -102,19 +103,6 @@ def _variable(version: Version, name: str, asked: str, log: str) -> str | None:
     if asked.lower() in OFF:
         return "on: its line is in the log" if sign.shows and re.search(sign.shows, log) else asked
     return sign.read(asked, log) or "nothing: its line is not in the log"
-
-
-def _text(value: Any) -> str | None:
-    """As it would stand on a command line; None for what is off."""
-    match value:
-        case None | False:
-            return None
-        case True:
-            return ""
-        case list() | tuple():
-            return " ".join(map(str, value))
-        case _:
-            return str(value)
 
 
 def _same(wanted: str, seen: str | None) -> bool:

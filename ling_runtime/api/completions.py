@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ling_runtime.api import openai
-from ling_runtime.api.exchange import EventStream, answer
 from ling_runtime.api.service import require_few
 from ling_runtime.fields import Fields
 from ling_runtime.refusal import Refusal
@@ -31,10 +30,7 @@ SHAPE = openai.Shape(
 
 
 async def completions(service: Service, http: HttpRequest, body: object) -> Response:
-    call = _read(service, body)
-    if call.delivery.stream:
-        return EventStream(openai.chunks(service, SHAPE, call))
-    return await answer(http, openai.whole(service, SHAPE, call))
+    return await openai.respond(service, http, SHAPE, _read(service, body))
 
 
 def _read(service: Service, body: object) -> openai.Call:

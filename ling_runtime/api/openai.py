@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi.responses import JSONResponse, Response
 
-from ling_runtime.api.exchange import event, together, updates
+from ling_runtime.api.exchange import EventStream, answer, event, together, updates
 from ling_runtime.api.meta import meta_info
 from ling_runtime.fields import Fields, shown
 from ling_runtime.refusal import Refusal
@@ -22,6 +22,8 @@ from ling_runtime.sampling import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+
+    from fastapi import Request as HttpRequest
 
     from ling_runtime.api.service import Service
     from ling_runtime.request import Request, Update
@@ -125,7 +127,14 @@ def read_delivery(fields: Fields) -> Delivery:
     return Delivery(fields.boolean("stream", False), include_usage, fields.boolean("return_meta_info", False))
 
 
-async def whole(service: Service, shape: Shape, call: Call) -> Response:
+async def respond(service: Service, http: HttpRequest, shape: Shape, call: Call) -> Response:
+    """The answer as a stream or whole, as the call wants it."""
+    if call.delivery.stream:
+        return EventStream(_chunks(service, shape, call))
+    return await answer(http, _whole(service, shape, call))
+
+
+async def _whole(service: Service, shape: Shape, call: Call) -> Response:
     answers = await together(_collect(service, request) for request in call.requests)
     choices = [_choice(service, call, answer, shape.whole(answer.text)) for answer in answers]
     body = _head(service, shape.prefix, call.requests[0], shape.object)
@@ -135,7 +144,7 @@ async def whole(service: Service, shape: Shape, call: Call) -> Response:
     return JSONResponse(body)
 
 
-async def chunks(service: Service, shape: Shape, call: Call) -> AsyncIterator[bytes]:
+async def _chunks(service: Service, shape: Shape, call: Call) -> AsyncIterator[bytes]:
     """Pieces of the only choice, then the usage if it was asked for."""
     request = call.requests[0]
     head = _head(service, shape.prefix, request, shape.chunk_object)

@@ -16,7 +16,8 @@ from ling_runtime.config import ConfigError
 from ling_runtime.draft_config import DraftConfig
 from ling_runtime.executor.build import ExecutorSettings, load_executor
 from ling_runtime.executor.draft import DraftSettings
-from ling_runtime.executor.interface import RowSampling
+from ling_runtime.executor.graph_settings import GraphSettings
+from ling_runtime.executor.interface import Admission, RowSampling
 from ling_runtime.ops.triton.variants import usable
 from ling_runtime.speculation.dspark.identity import identity_of
 from ling_runtime.tokenizer import Tokenizer
@@ -53,7 +54,7 @@ class Checkpoints:
             max_requests=max_requests,
             dtype=self.dtype,
             device=self.device,
-            graphs=graphs,
+            graphs=GraphSettings() if graphs else None,
             kernels=block_variants() if graphs else {},
         )
         return load_executor(self.target, settings)
@@ -87,7 +88,7 @@ class Session:
         if len(prompt) + new_tokens > most:
             raise ConfigError(f"a prompt of {len(prompt)} tokens and {new_tokens} new ones: allowed in all: {most}")
         wish = RowSampling(temperature=self._temperature, top_p=1.0, top_k=-1, min_p=0.0, seed=self._started)
-        slot = self.executor.admit(prompt, new_tokens, wish, logprobs=None, prompt_logprobs_from=None)
+        slot = self.executor.admit(Admission(prompt, new_tokens, wish))
         while not self.executor.prefill(slot).done:
             pass
         return slot

@@ -11,7 +11,6 @@ from ling_runtime.config import ConfigError, ModelConfig
 from ling_runtime.dummy import DummyTensors
 from ling_runtime.executor.draft import DraftSettings, read_draft
 from ling_runtime.executor.step import StepExecutor
-from ling_runtime.executor.switches import DEFAULT, Switches
 from ling_runtime.memory.caches import Caches
 from ling_runtime.memory.latent import pages_for
 from ling_runtime.model.ling import Ling
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from ling_runtime.ops.triton.launch import Pdl
+    from ling_runtime.executor.graph_settings import GraphSettings
     from ling_runtime.parallel.communicator import Communicator
     from ling_runtime.speculation.interface import Proposer
 
@@ -39,10 +38,8 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch
 @dataclass(frozen=True, kw_only=True)
 class ExecutorSettings:
     """What shapes an executor besides the checkpoint. `num_steps` 0 and no `draft` is no speculation; `context_length`
-    None the model's; `graphs` replays greedy steps, on a CUDA device, where `overlap` reads each step one call late,
-    `seq_lens_pin` waits for lengths before each, `switches` rearrange it, `pdl` names a mode of launch,
-    `graph_memory_mib` bounds what recordings hold, and `simulated_accept_length` replaces acceptance. `load_format`
-    "dummy" draws the weights.
+    None the model's; `graphs` replays greedy steps, on a CUDA device, and None runs all eagerly. `load_format` "dummy"
+    draws the weights.
     """
 
     num_steps: int = 0
@@ -54,14 +51,8 @@ class ExecutorSettings:
     dtype: str = "float32"
     device: str = "cpu"
     kernels: Mapping[str, str] = field(default_factory=dict)
-    graphs: bool = False
-    overlap: bool = False
-    seq_lens_pin: bool = False
-    switches: Switches = DEFAULT
-    simulated_accept_length: float | None = None
+    graphs: GraphSettings | None = None
     load_format: str = "auto"
-    pdl: Pdl | None = None
-    graph_memory_mib: int | None = None
 
 
 def load_executor(path: str, settings: ExecutorSettings, ranks: Communicator = ALONE) -> StepExecutor:
@@ -104,7 +95,7 @@ def build_executor(
     drawn_on = device if settings.load_format == "dummy" else None
     draft = read_draft(settings.draft, config, context, drawn_on=drawn_on) if settings.draft else None
     window = 1 + (draft.drafts if draft else settings.num_steps)
-    longest = context + window * (2 if settings.overlap else 1)
+    longest = context + window * (2 if settings.graphs and settings.graphs.overlap else 1)
     total = settings.max_total_tokens or settings.max_requests * longest
     checkpoint_kernels = {"router": "bf16"} if config.router_dtype == "bf16" else {}
     kernels = Kernels(checkpoint_kernels | dict(settings.kernels))
@@ -127,8 +118,6 @@ def build_executor(
 
         assert proposer is None or isinstance(proposer, NextnProposer | DsparkProposer)
         return GraphExecutor(
-            model, caches, proposer, max_context=context, chunk=settings.chunk, rule=rule, overlap=settings.overlap,
-            seq_lens_pin=settings.seq_lens_pin, pdl_mode=settings.pdl, switches=settings.switches,
-            simulated=settings.simulated_accept_length, graph_memory_mib=settings.graph_memory_mib,
-        )  # fmt: skip
+            model, caches, proposer, max_context=context, chunk=settings.chunk, rule=rule, settings=settings.graphs
+        )
     return StepExecutor(model, caches, proposer, max_context=context, chunk=settings.chunk, rule=rule)

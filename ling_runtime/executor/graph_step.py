@@ -27,7 +27,6 @@ from ling_runtime.executor.parts import Fused, KeepStep, RefillStep, Unrecorded
 from ling_runtime.executor.relay import Emitted, Outbox, Relay, Ring
 from ling_runtime.executor.slack import Slack
 from ling_runtime.executor.step import Slot, StepExecutor
-from ling_runtime.executor.switches import DEFAULT, Switches, check
 from ling_runtime.executor.tiered_step import TieredStep
 from ling_runtime.ops.triton.launch import fastest, pdl
 from ling_runtime.speculation.dspark.proposer import DsparkProposer
@@ -36,10 +35,10 @@ from ling_runtime.speculation.verification import RULES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ling_runtime.executor.graph_settings import GraphSettings
     from ling_runtime.executor.interface import PrefillOutput
     from ling_runtime.memory.caches import Caches
     from ling_runtime.model.ling import Ling
-    from ling_runtime.ops.triton.launch import Pdl
     from ling_runtime.speculation.interface import Schedule
     from ling_runtime.speculation.nextn import NextnProposer
     from ling_runtime.speculation.verification import Rule
@@ -55,13 +54,12 @@ class GreedyStep:
         relay: Relay,
         proposer: NextnProposer | None,
         batch: int,
-        simulated: float | None,
+        settings: GraphSettings,
         memory: GraphMemory,
-        switches: Switches = DEFAULT,
-        glue: Glue | None = None,
+        glue: Glue,
     ) -> None:
-        rows = 1 + (proposer.steps if proposer else 0)
-        fed = switches.glue_graph is not None
+        rows, switches = 1 + (proposer.steps if proposer else 0), settings.switches
+        simulated, fed = settings.simulated_accept_length, switches.glue_graph is not None
         self._verify = VerifyStep(model, caches, relay, batch=batch, rows=rows, simulated=simulated, fed=fed)
         self._before: list[Recorded] = []
         self._after: list[Recorded] = []
@@ -77,9 +75,9 @@ class GreedyStep:
             following = middle if switches.fused_verify_extend else self._after
             following.append(extend if switches.extend_graph else Unrecorded(extend))
         if fed:
-            glue = glue if switches.glue_graph else None
-            drafting = [RefillStep(self._verify, "draft", glue), *self._before] if proposer else []
-            self._before = [*drafting, RefillStep(self._verify, "verify", glue)]
+            by = glue if switches.glue_graph else None
+            drafting = [RefillStep(self._verify, "draft", by), *self._before] if proposer else []
+            self._before = [*drafting, RefillStep(self._verify, "verify", by)]
         self._middle = middle[0] if len(middle) == 1 else Fused(*middle)
         self._replays, self._sent = Replays(model.kernels, memory), Emitted(*self._verify.results, None)
         self._slots: tuple[int, ...] = ()
@@ -128,27 +126,17 @@ class GraphExecutor(StepExecutor):
         max_context: int,
         chunk: int,
         rule: Rule = RULES["classic"],
-        overlap: bool = False,
-        seq_lens_pin: bool = False,
-        simulated: float | None = None,
-        pdl_mode: Pdl | None = None,
-        switches: Switches = DEFAULT,
-        graph_memory_mib: int | None = None,
+        settings: GraphSettings,
     ) -> None:
         super().__init__(model, caches, proposer, max_context=max_context, chunk=chunk, rule=rule)
         blocks = isinstance(proposer, DsparkProposer)
         one = BLOCK_VARIANTS if blocks else DEVICE_VARIANTS
         if missing := missing_variants(model.kernels, one if model.ranks.size == 1 else RANK_VARIANTS):
             raise ConfigError(f"graphs need the device variants of {', '.join(missing)}: kernels.OPERATOR=triton")
-        if simulated is not None and not 1 <= simulated <= self.window:
-            raise ConfigError(f"simulated accept length {simulated}: allowed: 1 to {self.window}, the rows of a window")
-        check(switches, drafting=proposer is not None, blocks=blocks)
-        self._memory = GraphMemory(None if graph_memory_mib is None else graph_memory_mib * MIB)
-        self._switches, self._glue = switches, Glue(self._memory.record)
-        self._drafting, self._overlap, self._pinned, self._simulated = proposer, overlap, seq_lens_pin, simulated
-        if pdl_mode not in (None, "off") and fastest() == "off":
-            raise ConfigError(f"pdl={pdl_mode}: needs a card of compute capability 9.0 or more; allowed here: off")
-        self._pdl = pdl_mode or fastest()
+        settings.check(window=self.window, blocks=blocks, fastest=fastest())
+        self._settings, self._drafting, self._pdl = settings, proposer, settings.pdl or fastest()
+        self._memory = GraphMemory(None if settings.memory_mib is None else settings.memory_mib * MIB)
+        self._glue = Glue(self._memory.record)
         longest = max_context + 3 * self.window
         self._relay = Relay(caches.slots + 1, drafts=self.window - 1, longest=longest, device=model.device)
         self._graphs: dict[int, GreedyStep | TieredStep] = {}
@@ -165,9 +153,9 @@ class GraphExecutor(StepExecutor):
     def decode(self, slots: Sequence[int]) -> dict[int, StepOutput]:
         """One step of `slots`; under overlap what returns is the step before, of those still running."""
         requests = [self._slots[slot] for slot in slots]
-        if any(request.sampling.temperature > 0 or request.logprobs is not None for request in requests):
+        if any(one.asked.sampling.temperature > 0 or one.asked.logprobs is not None for one in requests):
             return self._land() if self._flight else self._eager(slots, requests)
-        if self._pinned:
+        if self._settings.seq_lens_pin:
             self._relay.lengths.tolist()
         behind = self._flight is not None and self._flight.of_any(requests)
         dry = behind and self._idle()
@@ -180,7 +168,7 @@ class GraphExecutor(StepExecutor):
         if behind:
             self._slack.note((time.perf_counter() - begin) * 1e3, dry=dry)
         self._flight = flight
-        return outputs if self._overlap else self._land()
+        return outputs if self._settings.overlap else self._land()
 
     def _idle(self) -> bool:
         """Whether the device has done all that was queued; asking makes nobody wait."""
@@ -188,28 +176,30 @@ class GraphExecutor(StepExecutor):
 
     def executor_report(self) -> dict[str, Any]:
         """How steps ran since the last reset, and what the host had to spare beside those that were replayed."""
-        switches = {
-            "overlap": self._overlap,
-            "seq_lens_pin": self._pinned,
+        settings = self._settings
+        chosen = {
+            "overlap": settings.overlap,
+            "seq_lens_pin": settings.seq_lens_pin,
             "pdl": self._pdl,
-            "fused_verify_extend": self._switches.fused_verify_extend,
-            "extend_graph": self._switches.extend_graph,
+            "fused_verify_extend": settings.switches.fused_verify_extend,
+            "extend_graph": settings.switches.extend_graph,
             "glue_graph": self._refilled(),
-            "result_ring": self._switches.result_ring,
+            "result_ring": settings.switches.result_ring,
         }
         counted = {"replayed": self._replayed, "eager": self._eager_steps, "slack": self._slack.report()}
         return super().executor_report() | {
             "path": "graphs",
             "graph_memory": self._memory.report(),
-            **switches,
+            **chosen,
             **counted,
         }
 
     def _refilled(self) -> str:
         """How what a step looks up by slot came to be there; a glue graph that could not be recorded is none."""
-        if self._switches.glue_graph is None:
+        wanted = self._settings.switches.glue_graph
+        if wanted is None:
             return "inside"
-        return "on" if self._switches.glue_graph and self._glue.replays and not self._glue.disabled else "off"
+        return "on" if wanted and self._glue.replays and not self._glue.disabled else "off"
 
     def reset_counters(self) -> None:
         super().reset_counters()
@@ -230,18 +220,18 @@ class GraphExecutor(StepExecutor):
 
     def _new_step(self, batch: int) -> GreedyStep | TieredStep:
         model, caches, relay, drafting = self._model, self._caches, self._relay, self._drafting
-        simulated, memory = self._simulated, self._memory
+        settings, memory = self._settings, self._memory
         if not isinstance(drafting, DsparkProposer):
-            return GreedyStep(model, caches, relay, drafting, batch, simulated, memory, self._switches, self._glue)
-        step = TieredStep(model, caches, relay, drafting, batch, simulated, memory)
+            return GreedyStep(model, caches, relay, drafting, batch, settings, memory, self._glue)
+        step = TieredStep(model, caches, relay, drafting, batch, settings, memory)
         if model.device.type == "cuda" and self.schedule and self.schedule.reads != "nothing":
             step.prepare()
         return step
 
     def speculation_report(self) -> dict[str, Any] | None:
         """Marked where acceptance is simulated."""
-        report = super().speculation_report()
-        return report and (report | ({"simulated_accept_length": self._simulated} if self._simulated else {}))
+        report, length = super().speculation_report(), self._settings.simulated_accept_length
+        return report and (report | ({"simulated_accept_length": length} if length else {}))
 
     def _land(self) -> dict[int, StepOutput]:
         """Read the step in flight, for the requests that are still there."""
@@ -260,4 +250,4 @@ class GraphExecutor(StepExecutor):
 
     def _worst_case(self, prompt_tokens: int, max_new_tokens: int) -> int:
         """A step more than an eager executor's: an ended request may run one too many."""
-        return super()._worst_case(prompt_tokens, max_new_tokens) + self.window * self._overlap
+        return super()._worst_case(prompt_tokens, max_new_tokens) + self.window * self._settings.overlap

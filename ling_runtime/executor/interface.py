@@ -8,7 +8,7 @@ server's tests run on a fake executor in plain Python. The surprise: a decode st
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -24,6 +24,25 @@ class RowSampling:
     top_k: int
     min_p: float
     seed: int
+
+
+GREEDY = RowSampling(temperature=0.0, top_p=1.0, top_k=-1, min_p=0.0, seed=0)
+
+
+@dataclass(frozen=True)
+class Admission:
+    """What a request asks of an executor.
+
+    `logprobs` is the number of alternatives beside each output token (None: no logprobs at all);
+    `prompt_logprobs_from` is the first prompt position whose token is scored (None: none).
+    """
+
+    prompt: Sequence[int]
+    max_new_tokens: int
+    sampling: RowSampling = GREEDY
+    _: KW_ONLY
+    logprobs: int | None = None
+    prompt_logprobs_from: int | None = None
 
 
 @dataclass(frozen=True)
@@ -87,20 +106,8 @@ class Executor(Protocol):
     def can_admit(self, prompt_tokens: int, max_new_tokens: int) -> bool:
         """Whether a slot and the pages of the worst case are free now."""
 
-    def admit(
-        self,
-        prompt: Sequence[int],
-        max_new_tokens: int,
-        sampling: RowSampling,
-        *,
-        logprobs: int | None,
-        prompt_logprobs_from: int | None,
-    ) -> int:
-        """Reserve what the request needs and return its slot.
-
-        `logprobs` is the number of alternatives beside each output token (None: no logprobs at all);
-        `prompt_logprobs_from` is the first prompt position whose token is scored (None: none).
-        """
+    def admit(self, asked: Admission) -> int:
+        """Reserve what the request needs and return its slot."""
 
     def prefill(self, slot: int) -> PrefillOutput:
         """Compute the next chunk of the slot's prompt."""

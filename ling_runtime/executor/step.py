@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ling_runtime.executor.interface import Occupancy, PrefillOutput, RowSampling, StepOutput
+from ling_runtime.executor.interface import Occupancy, PrefillOutput, StepOutput
 from ling_runtime.memory.window import Window, to_device
 from ling_runtime.ops.prompt import part_of
 from ling_runtime.speculation.counts import Counts
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from ling_runtime.executor.interface import Admission, RowSampling
     from ling_runtime.memory.caches import Caches, Pass
     from ling_runtime.model.ling import Ling, TargetRows
     from ling_runtime.speculation.interface import Proposer, Schedule
@@ -34,10 +35,7 @@ if TYPE_CHECKING:
 class Slot:
     """A request in flight. `length` counts committed positions; `bonus` is the token at that position."""
 
-    prompt: list[int]
-    sampling: RowSampling
-    logprobs: int | None
-    prompt_logprobs_from: int | None
+    asked: Admission
     length: int = 0
     bonus: int = -1
 
@@ -68,23 +66,15 @@ class StepExecutor:
     def can_admit(self, prompt_tokens: int, max_new_tokens: int) -> bool:
         return self._caches.can_reserve(self._worst_case(prompt_tokens, max_new_tokens))
 
-    def admit(
-        self,
-        prompt: Sequence[int],
-        max_new_tokens: int,
-        sampling: RowSampling,
-        *,
-        logprobs: int | None,
-        prompt_logprobs_from: int | None,
-    ) -> int:
-        slot = self._caches.reserve(self._worst_case(len(prompt), max_new_tokens))
-        self._slots[slot] = Slot(list(prompt), sampling, logprobs, prompt_logprobs_from)
+    def admit(self, asked: Admission) -> int:
+        slot = self._caches.reserve(self._worst_case(len(asked.prompt), asked.max_new_tokens))
+        self._slots[slot] = Slot(asked)
         return slot
 
     @torch.inference_mode()
     def prefill(self, slot: int) -> PrefillOutput:
         request = self._slots[slot]
-        start, prompt = request.length, request.prompt
+        start, asked, prompt = request.length, request.asked, request.asked.prompt
         rows = min(self._chunk, len(prompt) - start)
         window = replace(self._window_of([slot], rows), prompt=True)
         ids, accepted = self._tensor(prompt[start : start + rows]), self._tensor([rows])
@@ -92,14 +82,14 @@ class StepExecutor:
         hidden = target.hidden
         request.length += rows
         self._caches.recurrent.commit(window, accepted)
-        scored = self._prompt_logprobs(request, hidden, start, rows)
+        scored = self._prompt_logprobs(asked, hidden, start, rows)
         token, logprob = None, None
         if request.length == len(prompt):
             logits = self._model.logits(hidden[rows - 1 : rows])
-            token = int(choose(logits, [request.sampling], self._tensor([request.length])))
+            token = int(choose(logits, [asked.sampling], self._tensor([request.length])))
             request.bonus = token
-            if request.logprobs is not None:
-                logprob = token_logprob(logits[0], token, request.logprobs)
+            if asked.logprobs is not None:
+                logprob = token_logprob(logits[0], token, asked.logprobs)
         if self._proposer:
             following = [*prompt[start + 1 : start + rows + 1], *([] if token is None else [token])]
             self._proposer.extend(pass_, self._tensor([following]), target, accepted)
@@ -109,7 +99,7 @@ class StepExecutor:
     def decode(self, slots: Sequence[int]) -> dict[int, StepOutput]:
         requests = [self._slots[slot] for slot in slots]
         window = self._window_of(slots, self.window)
-        sampling = [request.sampling for request in requests]
+        sampling = [request.asked.sampling for request in requests]
         anchors = self._tensor([request.bonus for request in requests])
         proposal = self._propose(window, anchors, sampling)
         lengths = self._lengths(slots, proposal)
@@ -129,7 +119,7 @@ class StepExecutor:
             emitted = tokens[i][: counts[i]]
             request.length += counts[i]
             request.bonus = emitted[-1]
-            logprobs = self._logprobs(request, logits[i], emitted)
+            logprobs = self._logprobs(request.asked, logits[i], emitted)
             outputs[slot] = StepOutput(tuple(emitted), logprobs, counts[i] - 1, self.window - 1)
         return outputs
 
@@ -181,20 +171,20 @@ class StepExecutor:
         """Positions a request can touch: the last step may write a whole window past the last token it keeps."""
         return prompt_tokens + max_new_tokens + self.window
 
-    def _logprobs(self, request: Slot, logits: Tensor, tokens: list[int]) -> tuple[Any, ...] | None:
-        if request.logprobs is None:
+    def _logprobs(self, asked: Admission, logits: Tensor, tokens: list[int]) -> tuple[Any, ...] | None:
+        if asked.logprobs is None:
             return None
-        return tuple(token_logprob(logits[i], token, request.logprobs) for i, token in enumerate(tokens))
+        return tuple(token_logprob(logits[i], token, asked.logprobs) for i, token in enumerate(tokens))
 
-    def _prompt_logprobs(self, request: Slot, hidden: Tensor, start: int, rows: int) -> tuple[Any, ...] | None:
+    def _prompt_logprobs(self, asked: Admission, hidden: Tensor, start: int, rows: int) -> tuple[Any, ...] | None:
         """Scores of the prompt tokens that follow this chunk's rows, from the position asked for."""
-        if request.prompt_logprobs_from is None:
+        if asked.prompt_logprobs_from is None:
             return None
-        first = max(request.prompt_logprobs_from - 1 - start, 0)
-        last = min(rows, len(request.prompt) - 1 - start)
+        first = max(asked.prompt_logprobs_from - 1 - start, 0)
+        last = min(rows, len(asked.prompt) - 1 - start)
         logits = self._model.logits(hidden[first:last]) if first < last else hidden[:0]
-        following = request.prompt[start + first + 1 : start + last + 1]
-        return tuple(token_logprob(logits[i], token, request.logprobs or 0) for i, token in enumerate(following))
+        following = asked.prompt[start + first + 1 : start + last + 1]
+        return tuple(token_logprob(logits[i], token, asked.logprobs or 0) for i, token in enumerate(following))
 
     def _tensor(self, values: Sequence[int] | Sequence[list[int]]) -> Tensor:
         return to_device(values, self._model.device)

@@ -6,9 +6,7 @@ token. Nothing here imports torch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-
-from ling_runtime.config import ConfigError
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,16 +26,3 @@ class Switches:
 
 
 DEFAULT = Switches()
-
-
-def check(switches: Switches, *, drafting: bool, blocks: bool = False) -> None:
-    """ConfigError for a switch of what the step does not have; under DSPARK (`blocks`) it has none of them."""
-    if blocks and switches != DEFAULT:
-        names = [field.name for field in fields(switches) if getattr(switches, field.name) != field.default]
-        raise ConfigError(f"{', '.join(names)}: not under speculative_algorithm DSPARK; allowed: NEXTN or none")
-    if switches.fused_verify_extend and not switches.extend_graph:
-        raise ConfigError("fused_verify_extend: the extension is part of its graph; allowed with extend_graph only")
-    if not drafting:
-        for name in ("fused_verify_extend", "extend_graph"):
-            if getattr(switches, name) != getattr(DEFAULT, name):
-                raise ConfigError(f"{name}: allowed under speculative_algorithm NEXTN, whose drafts are extended")

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ling_runtime.executor.graph_memory import GraphMemory
+    from ling_runtime.executor.graph_settings import GraphSettings
     from ling_runtime.executor.relay import Relay
     from ling_runtime.executor.step import Slot
     from ling_runtime.memory.caches import Caches
@@ -83,11 +84,11 @@ class TieredStep:
         relay: Relay,
         proposer: DsparkProposer,
         batch: int,
-        simulated: float | None,
+        settings: GraphSettings,
         memory: GraphMemory,
     ) -> None:
         self._model, self._caches, self._relay, self._proposer = model, caches, relay, proposer
-        self._batch, self._simulated, self._most = batch, simulated, proposer.steps + 1
+        self._batch, self._settings, self._most = batch, settings, proposer.steps + 1
         self._slots = torch.zeros(batch, dtype=torch.int64, device=model.device)
         self._named: tuple[int, ...] = ()
         self._windows: dict[int, Window] = {}
@@ -143,8 +144,8 @@ class TieredStep:
     def _window(self, rows: int) -> Window:
         if rows not in self._windows:
             verify = VerifyStep(
-                self._model, self._caches, self._relay, batch=self._batch, rows=rows, simulated=self._simulated,
-                capture=self._proposer.capture, slots=self._slots,
+                self._model, self._caches, self._relay, batch=self._batch, rows=rows,
+                simulated=self._settings.simulated_accept_length, capture=self._proposer.capture, slots=self._slots,
             )  # fmt: skip
             outbox = Outbox(self._batch, rows, self._model.device)
             self._windows[rows] = Window(verify, InjectStep(self._proposer, verify), outbox)

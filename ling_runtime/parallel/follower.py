@@ -67,11 +67,11 @@ def follow(said: Connection) -> None:
     host.settle(config)
     said.send(("ready", rank.report()))
     while True:
-        name, args, kwargs = said.recv()
+        name, *args = said.recv()
         if name == "report":
             said.send(("report", rank.report()))
         else:
-            rank.call(name, *args, **kwargs)
+            rank.call(name, *args)
 
 
 def main(socket: int) -> int:

@@ -12,7 +12,7 @@ from ling_runtime.parallel.rank import Rank
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ling_runtime.executor.interface import Occupancy, PrefillOutput, RowSampling, StepOutput
+    from ling_runtime.executor.interface import Admission, Occupancy, PrefillOutput, StepOutput
     from ling_runtime.executor.step import StepExecutor
     from ling_runtime.parallel.communicator import Communicator
     from ling_runtime.parallel.ranks import Ranks
@@ -28,23 +28,8 @@ class LeadExecutor:
     def can_admit(self, prompt_tokens: int, max_new_tokens: int) -> bool:
         return self._own.can_admit(prompt_tokens, max_new_tokens)
 
-    def admit(
-        self,
-        prompt: Sequence[int],
-        max_new_tokens: int,
-        sampling: RowSampling,
-        *,
-        logprobs: int | None,
-        prompt_logprobs_from: int | None,
-    ) -> int:
-        slot: int = self._all(
-            "admit",
-            list(prompt),
-            max_new_tokens,
-            sampling,
-            logprobs=logprobs,
-            prompt_logprobs_from=prompt_logprobs_from,
-        )
+    def admit(self, asked: Admission) -> int:
+        slot: int = self._all("admit", asked)
         return slot
 
     def prefill(self, slot: int) -> PrefillOutput:
@@ -77,6 +62,6 @@ class LeadExecutor:
     def reset_counters(self) -> None:
         self._all("reset_counters")
 
-    def _all(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        self._ranks.tell(name, args, kwargs)
-        return self._rank.call(name, *args, **kwargs)
+    def _all(self, name: str, *args: Any) -> Any:
+        self._ranks.tell(name, *args)
+        return self._rank.call(name, *args)

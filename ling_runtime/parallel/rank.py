@@ -25,8 +25,8 @@ class Rank:
         self._about = {"rank": ranks.rank, "size": ranks.size, "pid": os.getpid(), "device": device}
         self._calls = self._digest = 0
 
-    def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        result = getattr(self.executor, name)(*args, **kwargs)
+    def call(self, name: str, *args: Any) -> Any:
+        result = getattr(self.executor, name)(*args)
         self._calls += 1
         if isinstance(result, PrefillOutput):
             self._note(result.token)

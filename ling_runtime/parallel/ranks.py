@@ -21,7 +21,6 @@ from ling_runtime.parallel.follower import Order
 if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.connection import Connection
-    from types import TracebackType
 
     from ling_runtime.arguments import ServerConfig
     from ling_runtime.executor.build import ExecutorSettings
@@ -82,9 +81,7 @@ class Ranks:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ending = True
         for follower in self._followers:
             follower.process.kill()
@@ -107,11 +104,11 @@ class Ranks:
             about = follower.words.get()
             log.info("rank %s of %s is ready: process %s", about["rank"], about["size"], about["pid"])
 
-    def tell(self, name: str, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> None:
+    def tell(self, name: str, *args: Any) -> None:
         """Have the others make a call; returns before they have."""
         for follower in self._followers:
             try:
-                follower.socket.send((name, args, kwargs or {}))
+                follower.socket.send((name, *args))
             except OSError as error:
                 raise RankLostError(f"rank {follower.rank} is gone") from error
 
@@ -140,7 +137,7 @@ class Ranks:
 
     def end(self, code: int) -> NoReturn:
         """Leave without waiting for any rank, as the end of an interpreter would: communicators wait for the others."""
-        self.__exit__(None, None, None)
+        self.__exit__()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

@@ -8,7 +8,6 @@ target continued by itself.
 
 from __future__ import annotations
 
-import argparse
 import random
 import time
 from dataclasses import dataclass
@@ -26,13 +25,14 @@ from ling_runtime.training.decode import generate_greedily
 from ling_runtime.training.documents import plain, question
 from ling_runtime.training.optimizer import optimizers
 from ling_runtime.training.packing import Packing, stream
-from ling_runtime.training.pretrain import balance, descend, trainable
+from ling_runtime.training.pretrain import balance, descend, parser_of, trainable
 from ling_runtime.training.problems.generate import draw_problem
 from ling_runtime.training.replay import Replay
 from ling_runtime.training.schedule import Schedule
 from ling_runtime.weights import load, save, tensor_specs
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterator
 
     from ling_runtime.training.dense import Blocks
@@ -144,21 +144,10 @@ def main() -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, required=True, help="directory with config.json and tokenizer.json")
+    parser = parser_of(__doc__, steps=1500, rows=64)
     parser.add_argument("--weights", type=Path, required=True, help="directory of the target's model.safetensors")
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=1500)
-    parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--depth", type=int, default=5)
-    parser.add_argument("--lr", type=float, default=3e-3)
-    parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--own-rows", type=int, default=4096)
-    parser.add_argument("--length", type=int, default=1024)
-    parser.add_argument("--workers", type=int, default=0)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--compile", action="store_true")
     return parser.parse_args()
 
 

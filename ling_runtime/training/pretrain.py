@@ -152,22 +152,28 @@ def main() -> None:
     save(args.out, {n: p.detach().cpu() for n, p in params.items()}, config)
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def parser_of(about: str | None, *, steps: int, rows: int) -> argparse.ArgumentParser:
+    """What every training of the miniature is told, with the defaults of this one."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True, help="directory with config.json and tokenizer.json")
-    parser.add_argument("--out", type=Path, required=True, help="directory for checkpoint.pt and model.safetensors")
-    parser.add_argument("--resume", type=Path, help="checkpoint.pt of an earlier run")
-    parser.add_argument("--steps", type=int, default=8000, help="length of the whole schedule")
+    parser.add_argument("--out", type=Path, required=True, help="directory for what was trained")
+    parser.add_argument("--steps", type=int, default=steps, help="length of the whole schedule")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop on the clock before that")
     parser.add_argument("--lr", type=float, default=3e-3)
-    parser.add_argument("--rise", type=int, default=200)
-    parser.add_argument("--fall", type=float, default=0.4)
-    parser.add_argument("--rows", type=int, default=128)
+    parser.add_argument("--rows", type=int, default=rows)
     parser.add_argument("--length", type=int, default=1024)
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--compile", action="store_true")
+    return parser
+
+
+def _arguments() -> argparse.Namespace:
+    parser = parser_of(__doc__, steps=8000, rows=128)
+    parser.add_argument("--resume", type=Path, help="checkpoint.pt of an earlier run")
+    parser.add_argument("--rise", type=int, default=200)
+    parser.add_argument("--fall", type=float, default=0.4)
     return parser.parse_args()
 
 

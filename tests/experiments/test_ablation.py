@@ -10,8 +10,8 @@ import tests.ling_runtime.interpreted  # noqa: F401  # isort: skip - before anyt
 from experiments import ablation
 from experiments.ablation_table import BV_CURVE_US, SWITCHES, TUNED, Switch
 from experiments.step_subject import STACKS, Setting
+from ling_runtime.executor.graph_settings import GraphSettings
 from ling_runtime.executor.graphs import missing_variants
-from ling_runtime.executor.switches import check
 from ling_runtime.ops.registry import Kernels, variants
 from ling_runtime.ops.triton.kda import VALUE_TILES as OF_A_CARD
 from ling_runtime.ops.triton.kda_tiles import VALUE_TILES
@@ -39,7 +39,7 @@ def test_every_setting_is_one_that_a_captured_step_takes() -> None:
             continue  # no card, or no compiler for it
         assert setting.runs_here
         assert missing_variants(Kernels(setting.selection)) == []
-        check(setting.switches, drafting=True)
+        GraphSettings(switches=setting.switches).check(window=6, blocks=False, fastest="early")
 
 
 def test_every_variant_beside_the_default_is_measured() -> None:

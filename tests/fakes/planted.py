@@ -117,7 +117,7 @@ def verified_for_logprobs(_: float) -> None:
     decode, correct_drafts = step.StepExecutor.decode, verification.correct_drafts
 
     def planted(self: step.StepExecutor, slots: Any) -> Any:
-        asked = any(self._slots[slot].logprobs is not None for slot in slots)
+        asked = any(self._slots[slot].asked.logprobs is not None for slot in slots)
         verification.correct_drafts = correct_drafts
         if not asked:
             always_accepted(0)
@@ -177,7 +177,7 @@ def swapped_tokens(position: float) -> None:
         outputs = decode(self, slots)
         for slot, output in outputs.items():
             request = self._slots[slot]
-            emitted = request.length - len(request.prompt)
+            emitted = request.length - len(request.asked.prompt)
             first, second, *rest = (*output.tokens, None, None)
             if emitted >= position and None not in (first, second) and first != second and not hasattr(request, "done"):
                 request.done = True

@@ -17,13 +17,13 @@ from ling_runtime.draft_weights import draft_tensor_specs
 from ling_runtime.dummy import DummyTensors
 from ling_runtime.executor.build import ExecutorSettings, load_executor
 from ling_runtime.executor.draft import DraftSettings
+from ling_runtime.executor.interface import GREEDY, Admission
 from ling_runtime.memory.caches import Caches
 from ling_runtime.memory.window import Window
 from ling_runtime.model.ling import Ling
 from ling_runtime.ops.registry import Kernels
 from ling_runtime.speculation.dspark.schedule import ScheduleSettings
 from ling_runtime.weights import tensor_specs
-from tests.ling_runtime.executor.driving import GREEDY
 
 CPU = torch.device("cpu")
 SHIPPED = Path(ling_runtime.__file__).parent / "checkpoints/ling_tiny"
@@ -45,7 +45,7 @@ def test_a_checkpoint_without_weights_is_drawn(tmp_path: Path) -> None:
     found = []
     for _ in range(2):
         executor = load_executor(str(tmp_path), ExecutorSettings(load_format="dummy", context_length=64, num_steps=2))
-        slot = executor.admit([5, 6, 7], 8, GREEDY, logprobs=None, prompt_logprobs_from=None)
+        slot = executor.admit(Admission([5, 6, 7], 8))
         found.append([executor.prefill(slot).token, *executor.decode([slot])[slot].tokens])
     assert found[0] == found[1]
     with pytest.raises(ConfigError):
@@ -62,7 +62,7 @@ def test_a_draft_without_weights_is_drawn_beside_its_target(tmp_path: Path) -> N
     for confidence in (False, True, True):
         settings = DraftSettings(path=str(draft), confidence=confidence)
         executor = load_executor(str(target), ExecutorSettings(load_format="dummy", context_length=64, draft=settings))
-        slot = executor.admit([5, 6, 7], 8, GREEDY, logprobs=None, prompt_logprobs_from=None)
+        slot = executor.admit(Admission([5, 6, 7], 8))
         token = executor.prefill(slot).token
         window = Window(slots=(slot,), starts=(3,), rows=9)
         with torch.inference_mode():
@@ -89,7 +89,7 @@ def test_a_drawn_block_does_not_repeat_one_token(
     settings = ExecutorSettings(load_format="dummy", draft=DraftSettings(path=str(tmp_path / "draft")))
     executor = load_executor(str(tmp_path / "target"), settings)
     prompt = [i * 37 % 2048 for i in range(40)]
-    slot = executor.admit(prompt, 8, GREEDY, logprobs=None, prompt_logprobs_from=None)
+    slot = executor.admit(Admission(prompt, 8))
     executor.prefill(slot)
     for anchor in (5, 600, 1700):
         window = Window(slots=(slot,), starts=(40,), rows=17)

@@ -19,6 +19,7 @@ from ling_runtime.memory.latent import PAGE
 from ling_runtime.ops.registry import variant
 from ling_runtime.ops.triton.launch import enter, launch, leave
 from ling_runtime.ops.triton.linear import precision, product
+from ling_runtime.ops.triton.softmax import merge_splits, online_softmax
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -148,13 +149,7 @@ def _split_block(
             v = tl.load(rows[:, None] + G * d + column[None, :], mask=known, other=0.0)
             score = product(q, tl.trans(k), tl.zeros((TM, PAGE), tl.float32), PRECISION) * scale
             score = tl.where((page * PAGE + key)[None, :] <= limit[:, None], score, -float("inf"))
-            higher = tl.maximum(top, tl.max(score, axis=1))
-            level = tl.where(higher == -float("inf"), 0.0, higher)
-            share = tl.exp(score - level[:, None])
-            fade = tl.exp(top - level)
-            weight = weight * fade + tl.sum(share, axis=1)
-            total = product(share.to(v.dtype), v, total * fade[:, None], PRECISION)
-            top = higher
+            total, top, weight = online_softmax(score, v, total, top, weight, PRECISION)
         to = (request * T * G * SHARED + pair) * splits + split
         tl.store(parts + to[:, None] * d + column[None, :], total, mask=real[:, None] & (column < d)[None, :])
         tl.store(tops + to, top, mask=real)
@@ -172,18 +167,6 @@ def _merge_block(
     pair = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
     column = tl.arange(0, DB)
     used = (tl.load(starts + tl.program_id(1)) + T - 1) // KEYS + 1
-    every = tl.arange(0, NS)
-    top = tl.load(tops + pair * splits + every, mask=every < used, other=-float("inf"))
-    level = tl.max(top)
-    weight = tl.load(sums + pair * splits + every, mask=every < used, other=0.0)
-    weight = tl.sum(weight * tl.exp(top - level))
-    total = tl.zeros((DB,), tl.float32)
-    for first in range(0, used, STEP):
-        split = first + tl.arange(0, STEP)
-        known = split < used
-        fade = tl.exp(tl.load(tops + pair * splits + split, mask=known, other=-float("inf")) - level)
-        at = parts + (pair * splits + split[:, None]) * d + column[None, :]
-        part = tl.load(at, mask=known[:, None] & (column < d)[None, :], other=0.0)
-        total += tl.sum(part * fade[:, None], axis=0)
-    tl.store(out + pair * d + column, (total / weight).to(out.dtype.element_ty), mask=column < d)
+    mean = merge_splits(parts, tops, sums, pair * splits, used, column, d, DB, NS, STEP)
+    tl.store(out + pair * d + column, mean.to(out.dtype.element_ty), mask=column < d)
     leave(PDL)

@@ -20,6 +20,7 @@ from ling_runtime.ops.registry import variant
 from ling_runtime.ops.triton.launch import enter, launch, leave
 from ling_runtime.ops.triton.linear import precision, product
 from ling_runtime.ops.triton.mla_place import absorb_tile, angles, place_key, place_latent, place_of, turn_queries
+from ling_runtime.ops.triton.softmax import merge_splits, online_softmax
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -166,13 +167,7 @@ def _split(
         score = product(q, tl.trans(c), tl.zeros((TM, PAGE), tl.float32), PRECISION)
         score = product(r, tl.trans(k), score, PRECISION) * scale
         score = tl.where((page * PAGE + key)[None, :] <= limit[:, None], score, -float("inf"))
-        higher = tl.maximum(top, tl.max(score, axis=1))
-        level = tl.where(higher == -float("inf"), 0.0, higher)
-        share = tl.exp(score - level[:, None])
-        fade = tl.exp(top - level)
-        weight = weight * fade + tl.sum(share, axis=1)
-        total = product(share.to(c.dtype), c, total * fade[:, None], PRECISION)
-        top = higher
+        total, top, weight = online_softmax(score, c, total, top, weight, PRECISION)
     at = (request * tl.num_programs(1) * TM + pair) * splits + split
     tl.store(parts + at[:, None] * RANK + rank[None, :], total, mask=real[:, None] & (rank < RANK)[None, :])
     tl.store(tops + at, top, mask=real)
@@ -190,21 +185,10 @@ def _merge(
     pair, request = tl.program_id(1), tl.program_id(2)
     column = tl.program_id(0) * BD + tl.arange(0, BD)
     used = (tl.load(starts + request) + T - 1) // KEYS + 1
-    base = (request * padded + pair) * splits
-    every = tl.arange(0, NS)
-    top = tl.load(tops + base + every, mask=every < used, other=-float("inf"))
-    level = tl.max(top)
-    weight = tl.sum(tl.load(sums + base + every, mask=every < used, other=0.0) * tl.exp(top - level))
-    total = tl.zeros((BD,), tl.float32)
-    for first in range(0, used, STEP):
-        split = first + tl.arange(0, STEP)
-        known = split < used
-        fade = tl.exp(tl.load(tops + base + split, mask=known, other=-float("inf")) - level)
-        inside = known[:, None] & (column < RANK)[None, :]
-        part = tl.load(parts + (base + split[:, None]) * RANK + column[None, :], mask=inside, other=0.0)
-        total += tl.sum(part * fade[:, None], axis=0)
+    first = (request * padded + pair) * splits
+    mean = merge_splits(parts, tops, sums, first, used, column, RANK, BD, NS, STEP)
     to = context + ((request * T * H + pair) * RANK + column)
-    tl.store(to, (total / weight).to(context.dtype.element_ty), mask=column < RANK)
+    tl.store(to, mean.to(context.dtype.element_ty), mask=column < RANK)
     leave(PDL)
 
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ling_runtime.executor.interface import RowSampling
+from ling_runtime.executor.interface import GREEDY, Admission, RowSampling
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ling_runtime.executor.interface import Executor
     from ling_runtime.executor.step import StepExecutor
-
-GREEDY = RowSampling(temperature=0.0, top_p=1.0, top_k=-1, min_p=0.0, seed=0)
 
 
 def warm(seed: int) -> RowSampling:
@@ -35,7 +33,7 @@ class Build(Protocol):
 
 
 def start(executor: StepExecutor, prompt: Sequence[int], tokens: int, sampling: RowSampling = GREEDY) -> Stream:
-    slot = executor.admit(prompt, tokens, sampling, logprobs=1, prompt_logprobs_from=None)
+    slot = executor.admit(Admission(prompt, tokens, sampling, logprobs=1))
     while not (out := executor.prefill(slot)).done:
         pass
     assert out.token is not None
@@ -72,7 +70,7 @@ def greedy(executor: Executor, prompts: Sequence[Sequence[int]], tokens: int, to
     for first in range(0, len(prompts), together):
         streams: dict[int, list[int]] = {}
         for prompt in prompts[first : first + together]:
-            slot = executor.admit(prompt, tokens, GREEDY, logprobs=None, prompt_logprobs_from=None)
+            slot = executor.admit(Admission(prompt, tokens))
             while not (out := executor.prefill(slot)).done:
                 pass
             assert out.token is not None

@@ -16,15 +16,17 @@ from ling_runtime.config import ConfigError
 from ling_runtime.executor.build import ExecutorSettings, build_executor
 from ling_runtime.executor.draft import DraftSettings
 from ling_runtime.executor.dspark_graphs import BLOCK_VARIANTS, BlockStep, InjectStep
+from ling_runtime.executor.graph_settings import GraphSettings
 from ling_runtime.executor.graph_step import GraphExecutor
 from ling_runtime.executor.graphs import VerifyStep
+from ling_runtime.executor.interface import GREEDY, Admission
 from ling_runtime.executor.switches import Switches
 from ling_runtime.executor.tiered_step import TieredStep, tier
 from ling_runtime.memory.window import Window
 from ling_runtime.ops.triton.launch import Pdl, pdl
 from ling_runtime.speculation.dspark.schedule import ScheduleSettings
 from ling_runtime.weights import initialise
-from tests.ling_runtime.executor.driving import GREEDY, prompt_of, warm
+from tests.ling_runtime.executor.driving import prompt_of, warm
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +42,7 @@ SLOW = pytest.mark.slow if DEVICE.type == "cpu" else pytest.mark.gpu
 DRAFTS = 3
 
 
-def build(config: ModelConfig, path: str | None, *, graphs: bool, **more: Any) -> StepExecutor:
+def build(config: ModelConfig, path: str | None, *, graphs: GraphSettings | None, **more: Any) -> StepExecutor:
     """Two layers, with a KDA and an MLA, dense and experts; the interpreter runs programs in turn."""
     limits = {"expert_swiglu_limit_list": (0.0, 0.4), "share_expert_swiglu_limit_list": (0.0, 0.7)}
     two = replace(config, num_hidden_layers=2, num_attention_heads=2, num_nextn_predict_layers=0, **limits)
@@ -61,7 +63,7 @@ def drafts_of(write_draft: WriteDraft, **changes: Any) -> str:
 
 def enter(executor: StepExecutor, seed: int, length: int, *, sampled: bool = False) -> tuple[int, int]:
     sampling = warm(1) if sampled else GREEDY
-    slot = executor.admit(prompt_of(seed, length), 24, sampling, logprobs=None, prompt_logprobs_from=None)
+    slot = executor.admit(Admission(prompt_of(seed, length), 24, sampling))
     token = executor.prefill(slot).token
     assert token is not None
     return slot, token
@@ -99,7 +101,7 @@ def test_drafts_cache_and_confidence_are_those_of_the_eager_proposer(
     """Step by step beside the eager executor: the same tokens to verify, and the same rows injected for what came."""
     path = drafts_of(write_draft, **STRUCTURES[structure])
     wished = {"draft": {"confidence": True}}
-    graphs, eager = (build(small_config, path, graphs=on, **wished) for on in (True, False))
+    graphs, eager = (build(small_config, path, graphs=on, **wished) for on in (GraphSettings(), None))
     (slot, _), (other, _) = enter(graphs, 1, 14), enter(eager, 1, 14)
     assert slot == other
     for _ in range(2):
@@ -128,8 +130,8 @@ COUNTS = (2, 5, 3)
 @SLOW
 @pytest.mark.parametrize("overlap", [False, True])
 def test_tokens_are_those_of_no_speculation(small_config: ModelConfig, write_draft: WriteDraft, overlap: bool) -> None:
-    graphs = build(small_config, drafts_of(write_draft), graphs=True, overlap=overlap)
-    assert served(graphs, COUNTS) == served(build(small_config, None, graphs=False), COUNTS)
+    graphs = build(small_config, drafts_of(write_draft), graphs=GraphSettings(overlap=overlap))
+    assert served(graphs, COUNTS) == served(build(small_config, None, graphs=None), COUNTS)
     calls = {row["operator"]: row["calls"] for row in graphs.kernel_report()}
     assert all(calls[operator] for operator in BLOCK_VARIANTS)
 
@@ -142,9 +144,9 @@ def test_long_answers_on_a_card_are_those_of_no_speculation(
 ) -> None:
     """In bf16, too: both run the device's operators, which give a row the same bits in every window."""
     counts, path = (20, 60, 33, 41, 8), drafts_of(write_draft)
-    plain = served(build(small_config, None, graphs=True, dtype=dtype), counts)
+    plain = served(build(small_config, None, graphs=GraphSettings(), dtype=dtype), counts)
     for overlap in (False, True):
-        assert served(build(small_config, path, graphs=True, dtype=dtype, overlap=overlap), counts) == plain
+        assert served(build(small_config, path, graphs=GraphSettings(overlap=overlap), dtype=dtype), counts) == plain
 
 
 class Wish:
@@ -171,9 +173,11 @@ def test_planned_windows_change_no_token(
     small_config: ModelConfig, write_draft: WriteDraft, reads: Reads, overlap: bool
 ) -> None:
     """Windows of one to four rows in turn, for two requests that come and go."""
-    executor = build(small_config, drafts_of(write_draft), graphs=True, overlap=overlap, draft={"confidence": True})
+    executor = build(
+        small_config, drafts_of(write_draft), graphs=GraphSettings(overlap=overlap), draft={"confidence": True}
+    )
     executor.schedule = Wish(reads, (2, 1, 4, 3))
-    assert served(executor, COUNTS) == served(build(small_config, None, graphs=False), COUNTS)
+    assert served(executor, COUNTS) == served(build(small_config, None, graphs=None), COUNTS)
     report = executor.speculation_report()
     assert report is not None
     assert report["verify_requests"] < report["verified_rows"] < (DRAFTS + 1) * report["verify_requests"]
@@ -182,7 +186,7 @@ def test_planned_windows_change_no_token(
 @SLOW
 def test_windows_recorded_ahead_leave_no_trace(small_config: ModelConfig, write_draft: WriteDraft) -> None:
     """All of them, on padding's slot, with a request in flight; nothing of it is counted."""
-    executor = build(small_config, drafts_of(write_draft), graphs=True, draft={"confidence": True})
+    executor = build(small_config, drafts_of(write_draft), graphs=GraphSettings(), draft={"confidence": True})
     assert isinstance(executor, GraphExecutor)
     executor.schedule = Wish("this", (2, 4))
     slot, token = enter(executor, 1, 5)
@@ -193,7 +197,7 @@ def test_windows_recorded_ahead_leave_no_trace(small_config: ModelConfig, write_
     assert set(step._windows) == {1, 2, 3, 4}
     assert executor.kernel_report() == calls
     tokens += executor.decode([slot])[slot].tokens
-    plain = build(small_config, None, graphs=False)
+    plain = build(small_config, None, graphs=None)
     other, first = enter(plain, 1, 5)
     want = [first]
     while len(want) < len(tokens):
@@ -205,7 +209,7 @@ def test_windows_recorded_ahead_leave_no_trace(small_config: ModelConfig, write_
 def test_a_plan_from_an_earlier_step_sees_the_step_before(small_config: ModelConfig, write_draft: WriteDraft) -> None:
     """And nothing of another request: the first step of each verifies every row."""
     path = drafts_of(write_draft)
-    executor = build(small_config, path, graphs=True, draft={"confidence": True})
+    executor = build(small_config, path, graphs=GraphSettings(), draft={"confidence": True})
     executor.schedule = wish = Wish("earlier", (1,))
     assert isinstance(executor, GraphExecutor)
     for seed in (1, 2):
@@ -227,7 +231,7 @@ def test_sampled_guests_leave_the_greedy_tokens(small_config: ModelConfig, write
     """A step with a sampled request runs eagerly on the same state, and the next one is replayed again."""
     found = []
     for path in (None, drafts_of(write_draft)):
-        executor = build(small_config, path, graphs=path is not None)
+        executor = build(small_config, path, graphs=GraphSettings() if path else None)
         slot, token = enter(executor, 1, 5)
         tokens = [token]
         for number in range(4):
@@ -244,7 +248,7 @@ def test_simulated_acceptance_commits_and_injects_what_it_emits(
     small_config: ModelConfig, write_draft: WriteDraft
 ) -> None:
     """Several rows a step, and the draft's cache of a prompt that is made of the answer."""
-    executor = build(small_config, drafts_of(write_draft), graphs=True, simulated_accept_length=2.5)
+    executor = build(small_config, drafts_of(write_draft), graphs=GraphSettings(simulated_accept_length=2.5))
     slot, token = enter(executor, 1, 5)
     tokens, accepted = [*prompt_of(1, 5), token], []
     for _ in range(4):
@@ -253,7 +257,7 @@ def test_simulated_acceptance_commits_and_injects_what_it_emits(
     assert set(accepted) == {2, 3}
     length = executor._slots[slot].length
     assert length == len(tokens) - 1
-    again = executor.admit(tokens[:-1], 24, GREEDY, logprobs=None, prompt_logprobs_from=None)
+    again = executor.admit(Admission(tokens[:-1], 24))
     executor.prefill(again)
     torch.testing.assert_close(context(executor, slot, length), context(executor, again, length), rtol=1e-3, atol=1e-4)
     report = executor.speculation_report()
@@ -269,15 +273,18 @@ def test_tiers_hold_what_is_asked_and_never_more_than_the_window() -> None:
 def test_what_graphs_cannot_hold_is_refused_by_name(small_config: ModelConfig, write_draft: WriteDraft) -> None:
     widths = {"kv_lora_rank": 24, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 12}
     with pytest.raises(ConfigError, match="attention_type=mla of the draft; allowed: mha"):
-        build(small_config, drafts_of(write_draft, attention_type="mla", **widths), graphs=True)
+        build(small_config, drafts_of(write_draft, attention_type="mla", **widths), graphs=GraphSettings())
     with pytest.raises(ConfigError, match="verify mode cap-accept; allowed: static, compact"):
         build(
-            small_config, drafts_of(write_draft), graphs=True, draft={"schedule": ScheduleSettings(mode="cap-accept")}
+            small_config,
+            drafts_of(write_draft),
+            graphs=GraphSettings(),
+            draft={"schedule": ScheduleSettings(mode="cap-accept")},
         )
     with pytest.raises(ConfigError, match=r"result_ring: not under .* DSPARK; allowed: NEXTN or none"):
-        build(small_config, drafts_of(write_draft), graphs=True, switches=Switches(result_ring=True))
+        build(small_config, drafts_of(write_draft), graphs=GraphSettings(switches=Switches(result_ring=True)))
     with pytest.raises(ConfigError, match=r"simulated accept length 4\.5: allowed: 1 to 4"):
-        build(small_config, drafts_of(write_draft), graphs=True, simulated_accept_length=4.5)
+        build(small_config, drafts_of(write_draft), graphs=GraphSettings(simulated_accept_length=4.5))
 
 
 @pytest.mark.gpu
@@ -292,7 +299,9 @@ def test_graphs_and_their_launches_are_equal_bit_for_bit(
     path = drafts_of(write_draft, block_size=16, markov_head_type=head)
     parts, executors = [], []
     for _ in range(2):
-        executor = build(small_config, path, graphs=True, dtype="bfloat16", draft={"confidence": True}, size=drafts)
+        executor = build(
+            small_config, path, graphs=GraphSettings(), dtype="bfloat16", draft={"confidence": True}, size=drafts
+        )
         assert isinstance(executor, GraphExecutor)
         slot, _ = enter(executor, 1, 14)
         proposer: DsparkProposer = executor._proposer  # type: ignore[assignment]

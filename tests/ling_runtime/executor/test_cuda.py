@@ -9,8 +9,9 @@ import torch
 
 from ling_runtime.executor.build import ExecutorSettings, build_executor
 from ling_runtime.executor.draft import DraftSettings
+from ling_runtime.executor.interface import GREEDY
 from ling_runtime.weights import initialise
-from tests.ling_runtime.executor.driving import GREEDY, Stream, generate, prompt_of, warm
+from tests.ling_runtime.executor.driving import Stream, generate, prompt_of, warm
 
 if TYPE_CHECKING:
     from ling_runtime.config import ModelConfig

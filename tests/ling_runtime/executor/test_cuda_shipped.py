@@ -14,6 +14,7 @@ import torch
 
 import ling_runtime
 from ling_runtime.executor.build import ExecutorSettings, load_executor
+from ling_runtime.executor.graph_settings import GraphSettings
 from ling_runtime.ops.prompt import PROMPT_VARIANTS
 from ling_runtime.tokenizer import Tokenizer
 from ling_runtime.training.problems.generate import generate as problems
@@ -47,7 +48,8 @@ def executor(steps: int, dtype: str, *, device: str = "cuda", kernels: Mapping[s
     graphs = device == "cuda"
     settings = ExecutorSettings(
         num_steps=steps, max_requests=TOGETHER, context_length=1024, dtype=dtype, device=device,
-        kernels=device_selection(kernels or {}) | PROMPT_VARIANTS if graphs else {}, graphs=graphs,
+        kernels=device_selection(kernels or {}) | PROMPT_VARIANTS if graphs else {},
+        graphs=GraphSettings() if graphs else None,
     )  # fmt: skip
     return load_executor(str(SHIPPED), settings)
 

@@ -9,7 +9,8 @@ import torch
 
 from ling_runtime.config import ConfigError
 from ling_runtime.executor.draft import DraftSettings
-from tests.ling_runtime.executor.driving import GREEDY, advance, generate, prompt_of, start, warm
+from ling_runtime.executor.interface import GREEDY
+from tests.ling_runtime.executor.driving import advance, generate, prompt_of, start, warm
 from tests.ling_runtime.executor.oracle import plant
 
 if TYPE_CHECKING:

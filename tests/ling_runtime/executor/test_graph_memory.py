@@ -15,11 +15,13 @@ from ling_runtime.arguments import parse
 from ling_runtime.config import ConfigError
 from ling_runtime.executor.build import ExecutorSettings, build_executor
 from ling_runtime.executor.graph_memory import MIB, GraphMemory
+from ling_runtime.executor.graph_settings import GraphSettings
 from ling_runtime.executor.graph_step import GraphExecutor
 from ling_runtime.executor.graphs import DEVICE_VARIANTS, Recorded, Replays
+from ling_runtime.executor.interface import Admission
 from ling_runtime.ops.registry import Kernels
 from ling_runtime.weights import initialise
-from tests.ling_runtime.executor.driving import GREEDY, prompt_of
+from tests.ling_runtime.executor.driving import prompt_of
 from tests.ling_runtime.executor.test_graph_step import smaller
 
 if TYPE_CHECKING:
@@ -114,11 +116,11 @@ def test_without_a_bound_everything_is_recorded_and_without_a_device_nothing() -
         assert nowhere.report() == {"graphs": 0, "bytes": 0, "bound": 1, "refused": []}
 
 
-def executor_of(config: ModelConfig, steps: int = 0, **more: Any) -> GraphExecutor:
+def executor_of(config: ModelConfig, steps: int = 0, **graphs: Any) -> GraphExecutor:
     two = smaller(config)
     settings = ExecutorSettings(
-        num_steps=steps, max_requests=3, context_length=96, device=str(DEVICE), graphs=True, kernels=DEVICE_VARIANTS,
-        **more,
+        num_steps=steps, max_requests=3, context_length=96, device=str(DEVICE), kernels=DEVICE_VARIANTS,
+        graphs=GraphSettings(**graphs),
     )  # fmt: skip
     executor = build_executor(two, initialise(two, seed=3), settings)
     assert isinstance(executor, GraphExecutor)
@@ -129,7 +131,7 @@ def tokens(executor: GraphExecutor, counts: tuple[int, ...]) -> list[list[int]]:
     """Of steps of so many of two requests."""
     slots = []
     for seed in (1, 2):
-        slots.append(executor.admit(prompt_of(seed, 5), 24, GREEDY, logprobs=None, prompt_logprobs_from=None))
+        slots.append(executor.admit(Admission(prompt_of(seed, 5), 24)))
         executor.prefill(slots[-1])
     found: list[list[int]] = [[], []]
     for count in counts:
@@ -172,7 +174,7 @@ def test_the_bound_is_a_flag_of_replayed_steps() -> None:
 def test_real_recordings_take_memory_and_stop_at_a_bound(small_config: ModelConfig) -> None:
     counts = (1, 1, 1, 2, 2, 2)
     free = executor_of(small_config, 3)
-    bounded = executor_of(small_config, 3, graph_memory_mib=1)
+    bounded = executor_of(small_config, 3, memory_mib=1)
     assert tokens(free, counts) == tokens(bounded, counts)
     seen, held = free.executor_report()["graph_memory"], bounded.executor_report()["graph_memory"]
     assert seen["graphs"] == 6, "draft, verify and extend, of one request and of two"

@@ -11,15 +11,16 @@ from tests.ling_runtime.interpreted import DEVICE  # isort: skip - before anythi
 
 from ling_runtime.config import ConfigError
 from ling_runtime.executor.build import ExecutorSettings, build_executor
+from ling_runtime.executor.graph_settings import GraphSettings
 from ling_runtime.executor.graphs import DEVICE_VARIANTS
+from ling_runtime.executor.interface import GREEDY, Admission
 from ling_runtime.ops.triton.launch import fastest
 from ling_runtime.weights import initialise
-from tests.ling_runtime.executor.driving import GREEDY, prompt_of, warm
+from tests.ling_runtime.executor.driving import prompt_of, warm
 
 if TYPE_CHECKING:
     from ling_runtime.config import ModelConfig
     from ling_runtime.executor.step import StepExecutor
-    from ling_runtime.ops.triton.launch import Pdl
 
 
 pytestmark = pytest.mark.usefixtures("interpreter")
@@ -35,10 +36,8 @@ def build(
     config: ModelConfig,
     steps: int,
     *,
-    graphs: bool,
+    graphs: GraphSettings | None,
     kernels: dict[str, str],
-    overlap: bool = False,
-    pdl: Pdl | None = None,
 ) -> StepExecutor:
     two_layers = smaller(config)
     settings = ExecutorSettings(
@@ -48,8 +47,6 @@ def build(
         device=str(DEVICE),
         graphs=graphs,
         kernels=kernels,
-        overlap=overlap,
-        pdl=pdl,
     )
     return build_executor(two_layers, initialise(two_layers, seed=3), settings)
 
@@ -59,7 +56,7 @@ def drive(executor: StepExecutor, rounds: int) -> list[list[int]]:
 
     def enter(seed: int, length: int, *, sampled: bool = False) -> int:
         sampling = warm(1) if sampled else GREEDY
-        slot = executor.admit(prompt_of(seed, length), 24, sampling, logprobs=None, prompt_logprobs_from=None)
+        slot = executor.admit(Admission(prompt_of(seed, length), 24, sampling))
         executor.prefill(slot)
         return slot
 
@@ -78,9 +75,9 @@ def drive(executor: StepExecutor, rounds: int) -> list[list[int]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("steps", [0, 2])
 def test_tokens_are_those_of_the_eager_executor(small_config: ModelConfig, steps: int) -> None:
-    graphs = build(small_config, steps, graphs=True, kernels=DEVICE_VARIANTS)
+    graphs = build(small_config, steps, graphs=GraphSettings(), kernels=DEVICE_VARIANTS)
     got = drive(graphs, 3)
-    assert got == drive(build(small_config, steps, graphs=False, kernels={}), 3)
+    assert got == drive(build(small_config, steps, graphs=None, kernels={}), 3)
     report = {row["operator"]: row["calls"] for row in graphs.kernel_report()}
     assert all(report[operator] for operator in DEVICE_VARIANTS.keys() - {"moe", "router"}), (
         "these are inside moe_block"
@@ -95,7 +92,7 @@ def served(executor: StepExecutor, counts: list[int]) -> list[list[int]]:
     while waiting or running:
         while waiting and len(running) < 2:
             i = waiting.pop(0)
-            slot = executor.admit(prompt_of(i, 7 + 3 * i), counts[i], GREEDY, logprobs=None, prompt_logprobs_from=None)
+            slot = executor.admit(Admission(prompt_of(i, 7 + 3 * i), counts[i]))
             token = executor.prefill(slot).token
             assert token is not None
             running[slot], found[i] = i, [token]
@@ -111,9 +108,9 @@ def served(executor: StepExecutor, counts: list[int]) -> list[list[int]]:
 def test_running_ahead_changes_no_token(small_config: ModelConfig) -> None:
     """Steps are read one call late while requests end and their slots are taken over; drafts of two in every step."""
     counts = [3, 9, 4, 6]
-    running = build(small_config, 2, graphs=True, kernels=DEVICE_VARIANTS, overlap=True)
+    running = build(small_config, 2, graphs=GraphSettings(overlap=True), kernels=DEVICE_VARIANTS)
     ahead = served(running, counts)
-    assert ahead == served(build(small_config, 2, graphs=True, kernels=DEVICE_VARIANTS), counts)
+    assert ahead == served(build(small_config, 2, graphs=GraphSettings(), kernels=DEVICE_VARIANTS), counts)
     report = running.executor_report()
     assert (report["path"], report["overlap"], report["eager"]) == ("graphs", True, 0)
     assert 0 < report["slack"]["count"] < report["replayed"], "a first step has none before it to wait for"
@@ -123,10 +120,10 @@ def test_running_ahead_changes_no_token(small_config: ModelConfig) -> None:
 
 def test_graphs_without_device_variants_are_refused(small_config: ModelConfig) -> None:
     with pytest.raises(ConfigError, match=r"device variants of .*linear.*kernels\.OPERATOR=triton"):
-        build(small_config, 0, graphs=True, kernels={})
+        build(small_config, 0, graphs=GraphSettings(), kernels={})
 
 
 @pytest.mark.skipif(fastest() != "off", reason="a card that has early launches")
 def test_early_launches_need_a_card_that_has_them(small_config: ModelConfig) -> None:
     with pytest.raises(ConfigError, match=r"pdl=early: needs a card of compute capability 9\.0 or more; .*: off"):
-        build(small_config, 0, graphs=True, kernels=DEVICE_VARIANTS, pdl="early")
+        build(small_config, 0, graphs=GraphSettings(pdl="early"), kernels=DEVICE_VARIANTS)

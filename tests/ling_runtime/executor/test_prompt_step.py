@@ -13,12 +13,14 @@ from tests.ling_runtime.interpreted import DEVICE  # isort: skip - before anythi
 
 import ling_runtime
 from ling_runtime.executor.build import ExecutorSettings, build_executor, load_executor
+from ling_runtime.executor.graph_settings import GraphSettings
 from ling_runtime.executor.graphs import DEVICE_VARIANTS
+from ling_runtime.executor.interface import Admission
 from ling_runtime.ops.prompt import PROMPT_CHUNK, PROMPT_VARIANTS
 from ling_runtime.tokenizer import Tokenizer
 from ling_runtime.training.problems.generate import generate as problems
 from ling_runtime.weights import initialise
-from tests.ling_runtime.executor.driving import GREEDY, advance, prompt_of, start
+from tests.ling_runtime.executor.driving import advance, prompt_of, start
 
 if TYPE_CHECKING:
     from ling_runtime.config import ModelConfig
@@ -79,7 +81,7 @@ def test_parts_of_a_prompt_change_no_bit(two_layers: ModelConfig) -> None:
     bits where a pair lies elsewhere in its expert's tile, so there the claim is rounding alone.
     """
     whole, cut = build(two_layers, CHOSEN), build(two_layers, CHOSEN, chunk=PROMPT_CHUNK + 15)
-    slot = cut.admit(PROMPT, 24, GREEDY, logprobs=None, prompt_logprobs_from=None)
+    slot = cut.admit(Admission(PROMPT, 24))
     assert [cut.prefill(slot).done for _ in range(2)] == [False, True]
     cut.release(slot)
     (tokens, logprobs), (want, want_logprobs) = served(cut, 1), served(whole, 1)
@@ -150,7 +152,7 @@ def shipped(
     """Greedy tokens of the miniature behind held-out problems, some with worked ones before them."""
     settings = ExecutorSettings(
         num_steps=steps, context_length=1024, dtype=dtype, device=device, kernels=kernels, chunk=chunk,
-        graphs=device == "cuda",
+        graphs=GraphSettings() if device == "cuda" else None,
     )  # fmt: skip
     executor, tokenizer = load_executor(str(SHIPPED), settings), Tokenizer.from_pretrained(SHIPPED)
     drawn = list(problems(seed=11, num=4 * prompts, split="heldout"))
@@ -158,7 +160,7 @@ def shipped(
     for i in range(prompts):
         shots = "".join(f"Question: {p.question}\nAnswer: {p.answer}\n\n" for p in drawn[4 * i : 4 * i + i % 3])
         ids = tokenizer.encode(f"{shots}Question: {drawn[4 * i + 3].question}\nAnswer:")
-        slot = executor.admit(ids, tokens, GREEDY, logprobs=None, prompt_logprobs_from=None)
+        slot = executor.admit(Admission(ids, tokens))
         while not (out := executor.prefill(slot)).done:
             pass
         assert out.token is not None

@@ -14,6 +14,7 @@ import torch
 from ling_runtime.config import ConfigError, ModelConfig
 from ling_runtime.executor.build import ExecutorSettings, load_executor
 from ling_runtime.executor.draft import DraftSettings
+from ling_runtime.executor.interface import GREEDY
 from ling_runtime.memory.window import Window
 from ling_runtime.speculation.dspark.artifact import write
 from ling_runtime.speculation.dspark.cost import AdditiveTable, Curve
@@ -21,7 +22,7 @@ from ling_runtime.speculation.dspark.identity import identity_of
 from ling_runtime.speculation.dspark.planner import planner_for
 from ling_runtime.speculation.dspark.schedule import Planned, ScheduleSettings
 from ling_runtime.weights import save
-from tests.ling_runtime.executor.driving import GREEDY, advance, generate, prompt_of, start, warm
+from tests.ling_runtime.executor.driving import advance, generate, prompt_of, start, warm
 from tests.ling_runtime.executor.oracle import plant
 
 if TYPE_CHECKING:

@@ -10,8 +10,9 @@ import torch
 
 from ling_runtime.config import ConfigError
 from ling_runtime.executor.build import ExecutorSettings, build_executor
+from ling_runtime.executor.interface import GREEDY, Admission
 from ling_runtime.memory.window import Window
-from tests.ling_runtime.executor.driving import GREEDY, Stream, advance, generate, prompt_of, start, warm
+from tests.ling_runtime.executor.driving import Stream, advance, generate, prompt_of, start, warm
 
 if TYPE_CHECKING:
     from ling_runtime.config import ModelConfig
@@ -160,7 +161,7 @@ def test_prompt_logprobs_are_those_of_decoding(build: Build) -> None:
     prompt = prompt_of(8, 33)
     out = generate(build(), prompt, 30)
     executor = build(chunk=13)
-    slot = executor.admit(prompt + out.tokens, 1, GREEDY, logprobs=2, prompt_logprobs_from=len(prompt))
+    slot = executor.admit(Admission(prompt + out.tokens, 1, logprobs=2, prompt_logprobs_from=len(prompt)))
     scored = []
     while not (step := executor.prefill(slot)).done:
         scored += step.prompt_logprobs or ()

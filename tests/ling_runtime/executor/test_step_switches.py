@@ -17,6 +17,7 @@ from ling_runtime.config import ConfigError
 from ling_runtime.executor.build import ExecutorSettings, build_executor
 from ling_runtime.executor.glue import WARM, Glue
 from ling_runtime.executor.graph_memory import GraphMemory
+from ling_runtime.executor.graph_settings import GraphSettings
 from ling_runtime.executor.graph_step import GraphExecutor
 from ling_runtime.executor.graphs import DEVICE_VARIANTS, VerifyStep, device_selection, missing_variants
 from ling_runtime.executor.parts import RefillStep
@@ -41,14 +42,14 @@ SIDES = [*STACKS.values(), *(side for switch in SWITCHES for side in (switch.off
 MEASURED = [side for i, side in enumerate(SIDES) if side.kernels and side.runs_here and side not in SIDES[:i]]
 
 
-def build(config: ModelConfig, steps: int, *, kernels: dict[str, str] | None = None, **settings: Any) -> GraphExecutor:
+def build(config: ModelConfig, steps: int, **graphs: Any) -> GraphExecutor:
     config = smaller(config)
     executor = build_executor(
         config,
         initialise(config, seed=3),
         ExecutorSettings(
-            num_steps=steps, max_requests=3, context_length=96, device=str(DEVICE), graphs=True,
-            kernels=DEVICE_VARIANTS | (kernels or {}), **settings,
+            num_steps=steps, max_requests=3, context_length=96, device=str(DEVICE), graphs=GraphSettings(**graphs),
+            kernels=DEVICE_VARIANTS,
         ),
     )  # fmt: skip
     assert isinstance(executor, GraphExecutor)

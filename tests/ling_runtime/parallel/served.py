@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import ling_runtime
 from ling_runtime.arguments import parse
 from ling_runtime.executor.build import ExecutorSettings, load_executor
+from ling_runtime.executor.graph_settings import GraphSettings
 from ling_runtime.parallel.lead import LeadExecutor
 from ling_runtime.parallel.ranks import Ranks
 from tests.ling_runtime.executor.driving import greedy, prompt_of
@@ -37,7 +38,7 @@ def settings(steps: int, dtype: str, device: str) -> ExecutorSettings:
     from ling_runtime.executor.graphs import RANK_VARIANTS  # noqa: PLC0415 - it imports Triton
     from ling_runtime.ops.prompt import PROMPT_VARIANTS  # noqa: PLC0415
 
-    return ExecutorSettings(**base, graphs=True, overlap=True, kernels=RANK_VARIANTS | PROMPT_VARIANTS)
+    return ExecutorSettings(**base, graphs=GraphSettings(overlap=True), kernels=RANK_VARIANTS | PROMPT_VARIANTS)
 
 
 def main() -> None:

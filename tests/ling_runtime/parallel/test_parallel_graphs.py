@@ -12,12 +12,14 @@ import pytest
 
 from tests.ling_runtime.interpreted import DEVICE  # isort: skip - before anything of Triton
 
+from ling_runtime.executor.graph_settings import GraphSettings
 from ling_runtime.executor.graphs import RANK_VARIANTS, missing_variants
+from ling_runtime.executor.interface import Admission
 from ling_runtime.ops.prompt import PROMPT_VARIANTS
 from ling_runtime.ops.registry import Kernels
 from ling_runtime.parallel.communicator import ALONE
 from ling_runtime.weights import initialise
-from tests.ling_runtime.executor.driving import GREEDY, prompt_of
+from tests.ling_runtime.executor.driving import prompt_of
 from tests.ling_runtime.parallel.ranks import executor, together
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ def answered(built: StepExecutor, steps: int) -> list[list[int]]:
     """Tokens of two requests after `steps` steps."""
     slots = []
     for seed, length in ((1, 14), (2, 9)):
-        slots.append(built.admit(prompt_of(seed, length), 24, GREEDY, logprobs=None, prompt_logprobs_from=None))
+        slots.append(built.admit(Admission(prompt_of(seed, length), 24)))
         built.prefill(slots[-1])
     found: list[list[int]] = [[], []]
     for _ in range(steps):
@@ -68,7 +70,10 @@ def test_ranks_on_device_operators_say_what_one_says(
     ranks = together(
         2,
         lambda ranks: answered(
-            executor(config, tensors, ranks, graphs=True, overlap=overlap, kernels=RANK_VARIANTS | kernels, **shape), 4
+            executor(
+                config, tensors, ranks, graphs=GraphSettings(overlap=overlap), kernels=RANK_VARIANTS | kernels, **shape
+            ),
+            4,
         ),
         in_turn=True,
     )

@@ -125,7 +125,7 @@ config, settings = parse(sys.argv[1:]), ExecutorSettings(context_length=256)
 with Ranks(2) as ranks:
     executor = load_executor(config.model_path, settings, ranks.join(config, settings))
     ranks.wait()
-    ranks.tell("prefill", (99,))
+    ranks.tell("prefill", 99)
     time.sleep(30)
 """
 

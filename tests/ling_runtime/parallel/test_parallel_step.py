@@ -11,10 +11,11 @@ import torch
 from ling_runtime.config import ConfigError
 from ling_runtime.dummy import DummyTensors
 from ling_runtime.executor.draft import DraftSettings
+from ling_runtime.executor.interface import GREEDY
 from ling_runtime.parallel.communicator import ALONE, Communicator
 from ling_runtime.parallel.meeting import check_cards
 from ling_runtime.weights import tensor_specs, unshard
-from tests.ling_runtime.executor.driving import GREEDY, generate, prompt_of, warm
+from tests.ling_runtime.executor.driving import generate, prompt_of, warm
 from tests.ling_runtime.parallel.ranks import executor, together
 
 if TYPE_CHECKING:

@@ -11,22 +11,21 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ling_runtime.executor.interface import Occupancy, PrefillOutput, RowSampling, StepOutput, TokenLogprob
+from ling_runtime.executor.interface import Occupancy, PrefillOutput, StepOutput, TokenLogprob
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from ling_runtime.executor.interface import Admission
 
     Script = Callable[[Sequence[int]], Sequence[int]]
 
 
 @dataclass
 class Slot:
-    prompt: tuple[int, ...]
+    asked: Admission
     script: Sequence[int]
     reserved: int
-    sampling: RowSampling
-    logprobs: int | None
-    prompt_logprobs_from: int | None
     computed: int = 0
     emitted: int = 0
 
@@ -51,38 +50,28 @@ class ScriptedExecutor:
         reserved = sum(slot.reserved for slot in self.slots.values())
         return len(self.slots) < self.num_slots and reserved + prompt_tokens + max_new_tokens <= self.num_tokens
 
-    def admit(
-        self,
-        prompt: Sequence[int],
-        max_new_tokens: int,
-        sampling: RowSampling,
-        *,
-        logprobs: int | None,
-        prompt_logprobs_from: int | None,
-    ) -> int:
-        assert self.can_admit(len(prompt), max_new_tokens)
+    def admit(self, asked: Admission) -> int:
+        assert self.can_admit(len(asked.prompt), asked.max_new_tokens)
         slot = min(set(range(1, self.num_slots + 1)) - set(self.slots))
-        reserved = len(prompt) + max_new_tokens
-        state = Slot(tuple(prompt), self.script(prompt), reserved, sampling, logprobs, prompt_logprobs_from)
-        self.slots[slot] = state
+        self.slots[slot] = Slot(asked, self.script(asked.prompt), len(asked.prompt) + asked.max_new_tokens)
         self.log.append(("admit", slot))
         return slot
 
     def prefill(self, slot: int) -> PrefillOutput:
         state = self.slots[slot]
-        assert state.computed < len(state.prompt), "this prompt is done"
-        start = state.computed
-        state.computed = min(start + self.chunk, len(state.prompt))
+        asked, prompt, start = state.asked, state.asked.prompt, state.computed
+        assert start < len(prompt), "this prompt is done"
+        state.computed = min(start + self.chunk, len(prompt))
         self.log.append(("prefill", slot))
         scored = None
-        if state.prompt_logprobs_from is not None:
-            first = max(state.prompt_logprobs_from, start + 1)
-            last = min(state.computed + 1, len(state.prompt))
-            scored = tuple(self._logprob(state, state.prompt[i]) for i in range(first, last))
-        if state.computed < len(state.prompt):
+        if asked.prompt_logprobs_from is not None:
+            first = max(asked.prompt_logprobs_from, start + 1)
+            last = min(state.computed + 1, len(prompt))
+            scored = tuple(self._logprob(state, prompt[i]) for i in range(first, last))
+        if state.computed < len(prompt):
             return PrefillOutput(False, None, None, scored)
         (token,) = self._next(state, 1)
-        logprob = None if state.logprobs is None else self._logprob(state, token)
+        logprob = None if asked.logprobs is None else self._logprob(state, token)
         return PrefillOutput(True, token, logprob, scored)
 
     def decode(self, slots: Sequence[int]) -> dict[int, StepOutput]:
@@ -121,9 +110,9 @@ class ScriptedExecutor:
         self.steps = 0
 
     def _step(self, state: Slot) -> StepOutput:
-        assert state.computed == len(state.prompt), "decoded before its prompt was done"
+        assert state.computed == len(state.asked.prompt), "decoded before its prompt was done"
         tokens = self._next(state, 1 + state.emitted % self.window)
-        logprobs = None if state.logprobs is None else tuple(self._logprob(state, token) for token in tokens)
+        logprobs = None if state.asked.logprobs is None else tuple(self._logprob(state, token) for token in tokens)
         return StepOutput(tokens, logprobs, len(tokens) - 1, self.window - 1)
 
     def _next(self, state: Slot, count: int) -> tuple[int, ...]:
@@ -133,4 +122,4 @@ class ScriptedExecutor:
         return tokens
 
     def _logprob(self, state: Slot, token: int) -> TokenLogprob:
-        return TokenLogprob(-token / 8, token, tuple((-rank / 4, rank) for rank in range(state.logprobs or 0)))
+        return TokenLogprob(-token / 8, token, tuple((-rank / 4, rank) for rank in range(state.asked.logprobs or 0)))

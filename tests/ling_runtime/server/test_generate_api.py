@@ -254,7 +254,7 @@ def test_seeds_are_the_requests_or_come_from_the_server(ask: Any, says: Any) -> 
     executor = ScriptedExecutor(says("a"), num_slots=8)
     seen: list[int] = []
     admit = executor.admit
-    executor.admit = lambda p, n, sampling, **kw: seen.append(sampling.seed) or admit(p, n, sampling, **kw)  # type: ignore[method-assign,func-returns-value]
+    executor.admit = lambda asked: seen.append(asked.sampling.seed) or admit(asked)  # type: ignore[method-assign,func-returns-value]
 
     async def talk(client: httpx.AsyncClient) -> None:
         for params in ({"sampling_seed": 41}, {}, {}):

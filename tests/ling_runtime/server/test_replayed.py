@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,8 +10,9 @@ import torch
 
 from ling_runtime.arguments import parse
 from ling_runtime.config import ConfigError
-from ling_runtime.executor.switches import DEFAULT, Switches
-from ling_runtime.server import load, prompt_variants, rearranged, replayed
+from ling_runtime.executor.graph_settings import GraphSettings
+from ling_runtime.executor.switches import Switches
+from ling_runtime.server import graph_settings, load, prompt_variants, replayed
 
 if TYPE_CHECKING:
     from tests.ling_runtime.conftest import WriteDraft
@@ -95,14 +97,27 @@ def test_a_mode_of_launch_needs_graphs(flags: str) -> None:
         parse(["--model-path", "somewhere", "--pdl", "off", *flags.split()], {})
 
 
-def test_flags_rearrange_a_replayed_step() -> None:
-    def said(text: str) -> Switches:
-        return rearranged(parse(["--model-path", "somewhere", *text.split()]), graphs=True)
+def test_flags_of_replayed_steps_are_their_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
 
-    assert said("") == said("--seq-lens-pin") == DEFAULT
-    assert said("--fused-verify-extend") == Switches(fused_verify_extend=True)
-    assert said("--disable-draft-extend-cuda-graph --glue-graph off") == Switches(extend_graph=False, glue_graph=False)
-    assert said("--glue-graph on --result-ring") == Switches(glue_graph=True, result_ring=True)
+    def said(text: str) -> GraphSettings | None:
+        length = {"SGLANG_SIMULATE_ACC_LEN": "2.5"}
+        given = ["--model-path", "somewhere", "--device", "cuda", "--speculative-algorithm", "NEXTN", *text.split()]
+        return graph_settings(parse(given, length))
+
+    plain = GraphSettings(overlap=True, simulated_accept_length=2.5)
+
+    def switched(**changed: bool) -> GraphSettings:
+        return replace(plain, switches=Switches(**changed))
+
+    assert said("") == plain
+    assert said("--disable-overlap-schedule") == replace(plain, overlap=False)
+    assert said("--seq-lens-pin") == replace(plain, seq_lens_pin=True)
+    assert said("--pdl late --graph-memory-mib 512") == replace(plain, pdl="late", memory_mib=512)
+    assert said("--fused-verify-extend") == switched(fused_verify_extend=True)
+    assert said("--disable-draft-extend-cuda-graph --glue-graph off") == switched(extend_graph=False, glue_graph=False)
+    assert said("--glue-graph on --result-ring") == switched(glue_graph=True, result_ring=True)
 
 
 @pytest.mark.parametrize(

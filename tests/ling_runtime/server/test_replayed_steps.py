@@ -12,6 +12,7 @@ from tests.ling_runtime.interpreted import DEVICE  # isort: skip - before anythi
 from dataclasses import replace
 
 from ling_runtime.executor.build import ExecutorSettings, build_executor
+from ling_runtime.executor.graph_settings import GraphSettings
 from ling_runtime.executor.graphs import DEVICE_VARIANTS
 from ling_runtime.weights import initialise
 
@@ -29,8 +30,8 @@ def build(config: ModelConfig, simulated: float | None = None) -> StepExecutor:
     limits = {"expert_swiglu_limit_list": (0.0, 0.4), "share_expert_swiglu_limit_list": (0.0, 0.7)}
     two_layers = replace(config, num_hidden_layers=2, num_attention_heads=2, **limits)
     settings = ExecutorSettings(
-        num_steps=2, max_requests=2, context_length=96, device=str(DEVICE), graphs=True, overlap=True,
-        kernels=DEVICE_VARIANTS, simulated_accept_length=simulated,
+        num_steps=2, max_requests=2, context_length=96, device=str(DEVICE), kernels=DEVICE_VARIANTS,
+        graphs=GraphSettings(overlap=True, simulated_accept_length=simulated),
     )  # fmt: skip
     return build_executor(two_layers, initialise(two_layers, seed=3), settings)
 

@@ -22,7 +22,8 @@ import torch
 
 import ling_runtime
 from ling_runtime.executor.build import ExecutorSettings, load_executor
-from ling_runtime.executor.interface import RowSampling
+from ling_runtime.executor.graph_settings import GraphSettings
+from ling_runtime.executor.interface import GREEDY, Admission, RowSampling
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from ling_runtime.executor.step import StepExecutor
 
 SHIPPED = Path(ling_runtime.__file__).parent / "checkpoints/ling_tiny"
-GREEDY = RowSampling(temperature=0.0, top_p=1.0, top_k=-1, min_p=0.0, seed=0)
 LOOKED_AT, CANARY = 24, 16
 """Steps that are timed at each reading, and tokens of the answer that is compared."""
 
@@ -117,7 +117,7 @@ def prompt(seed: int, length: int) -> list[int]:
 def begin(
     executor: StepExecutor, tokens: list[int], wanted: int, sampling: RowSampling = GREEDY, logprobs: int | None = None
 ) -> int:
-    slot = executor.admit(tokens, wanted, sampling, logprobs=logprobs, prompt_logprobs_from=None)
+    slot = executor.admit(Admission(tokens, wanted, sampling, logprobs=logprobs))
     while not executor.prefill(slot).done:
         pass
     return slot
@@ -230,7 +230,8 @@ def main() -> int:
     if torch.cuda.is_available():
         from ling_runtime.executor.graphs import DEVICE_VARIANTS  # noqa: PLC0415 - it imports Triton
 
-        settings |= {"device": "cuda", "dtype": "bfloat16", "graphs": True, "overlap": True, "kernels": DEVICE_VARIANTS}
+        settings |= {"device": "cuda", "dtype": "bfloat16", "kernels": DEVICE_VARIANTS}
+        settings |= {"graphs": GraphSettings(overlap=True)}
     executor = load_executor(str(SHIPPED), ExecutorSettings(**settings))
     result = soak(executor, steps=options.steps, readings=options.readings, most=options.requests, limits=Limits())
     print(json.dumps(result, indent=1))

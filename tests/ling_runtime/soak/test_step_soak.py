@@ -11,6 +11,7 @@ import torch
 from tests.ling_runtime.interpreted import DEVICE  # isort: skip - before anything of Triton
 
 from ling_runtime.executor.build import ExecutorSettings, build_executor, load_executor
+from ling_runtime.executor.graph_settings import GraphSettings
 from ling_runtime.executor.graphs import DEVICE_VARIANTS
 from ling_runtime.weights import initialise
 from tests.ling_runtime.soak.steps import SHIPPED, Limits, Reading, Soak, problems, soak
@@ -44,7 +45,7 @@ def test_graphs_that_run_ahead_lose_nothing_in_a_few_steps(small_config: ModelCo
     """The device's operators, for which the interpreter takes its time: joins, ends, cancellations."""
     limits = {"expert_swiglu_limit_list": (0.0, 0.4), "share_expert_swiglu_limit_list": (0.0, 0.7)}
     config = replace(small_config, num_hidden_layers=2, num_attention_heads=2, **limits)
-    executor = small(config, graphs=True, overlap=True, kernels=DEVICE_VARIANTS)
+    executor = small(config, graphs=GraphSettings(overlap=True), kernels=DEVICE_VARIANTS)
     one = Soak(executor, seed=SEED, arrivals=0.7)
     for _ in range(8):
         one.step()
@@ -60,8 +61,8 @@ def test_graphs_that_run_ahead_lose_nothing_in_a_few_steps(small_config: ModelCo
 @pytest.mark.parametrize("drafts", [0, 3])
 def test_two_thousand_mixed_steps_on_a_card(drafts: int) -> None:
     settings = ExecutorSettings(
-        num_steps=drafts, max_requests=4, context_length=512, dtype="bfloat16", device="cuda", graphs=True,
-        overlap=True, kernels=DEVICE_VARIANTS,
+        num_steps=drafts, max_requests=4, context_length=512, dtype="bfloat16", device="cuda",
+        graphs=GraphSettings(overlap=True), kernels=DEVICE_VARIANTS,
     )  # fmt: skip
     report = soak(load_executor(str(SHIPPED), settings), steps=2000, readings=12, most=4, limits=Limits())
     assert report["problems"] == []

@@ -15,7 +15,7 @@ from ling_runtime.config import ModelConfig
 from ling_runtime.engine import Engine
 from ling_runtime.executor.build import ExecutorSettings, build_executor
 from ling_runtime.executor.draft import DraftSettings
-from ling_runtime.executor.interface import RowSampling
+from ling_runtime.executor.interface import Admission
 from ling_runtime.request import Request
 from ling_runtime.sampling import SamplingParams
 from ling_runtime.speculation import verification
@@ -64,10 +64,9 @@ def build(small_json: dict[str, Any]) -> Callable[..., StepExecutor]:
 def exact(build: Callable[..., StepExecutor]) -> np.ndarray:
     """[8, 8, 8] probabilities of the three tokens after the prompt."""
     plain = build()
-    greedy = RowSampling(temperature=0.0, top_p=1.0, top_k=-1, min_p=0.0, seed=0)
 
     def logits(prefix: tuple[int, ...]) -> np.ndarray:
-        slot = plain.admit(PROMPT + prefix, 1, greedy, logprobs=VOCAB, prompt_logprobs_from=None)
+        slot = plain.admit(Admission(PROMPT + prefix, 1, logprobs=VOCAB))
         scored = plain.prefill(slot).logprob
         plain.release(slot)
         assert scored is not None
