@@ -1,4 +1,4 @@
-"""run.py mode=campaign on the fake engine: killed in the middle of a decision, and run again on what was carried off."""
+"""run.py mode=campaign on the fake engine: killed in the midst of a decision, and run again on what was carried off."""
 
 from __future__ import annotations
 
