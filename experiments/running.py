@@ -51,6 +51,9 @@ class Running(Protocol):
     def check_alive(self) -> None: ...
     def blamed(self) -> AbstractContextManager[None]: ...
     def blame(self) -> None: ...
+    def stop(self) -> None:
+        """Ends the process, if it is ours; what it held is waited for at the context's end. Once more does nothing."""
+        ...
 
 
 class Attached:
@@ -97,6 +100,9 @@ class Attached:
             raise EngineError(f"{self.url}: {error}") from error
 
     def blame(self) -> None:
+        pass
+
+    def stop(self) -> None:
         pass
 
 

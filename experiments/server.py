@@ -58,9 +58,13 @@ class Server:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.client.close()
-        self.process.stop()
+        self.stop()
         if self._gpu_mib is not None and not isinstance(error, Interrupted):  # nobody comes after this one
             wait_for_memory(self._gpu_mib)
+
+    def stop(self) -> None:
+        """The process alone. Raises CleanupError."""
+        self.process.stop()
 
     def wait_ready(self, timeout_s: float) -> float:
         """Seconds until the first generation. Raises LaunchError, OutOfMemory, PhaseTimeout, with the log's end."""

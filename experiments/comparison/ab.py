@@ -126,6 +126,7 @@ def servers(baseline: Prepared, candidate: Prepared, directory: Path, bench: Ben
         directory=directory,
         cores=cores,
         servers=bench.settings.servers,
+        start=bench.settings.start,
         say=bench.stages.say,
     )
 

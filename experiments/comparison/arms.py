@@ -2,7 +2,9 @@
 
 Whether both fit is not guessed from the checkpoint but read off the first one once it answers: what its processes hold
 against what the machine has left. The surprise: alive is not loaded. Arms share the cores that serve, and the idle one
-waits in a read, so restarting between slots would only add launches to what the blocks have to cancel.
+waits in a read, so restarting between slots would only add launches to what the blocks have to cancel. Nor need one
+launch wait for the other: nobody measures them, and where an engine takes what it needs and not what it finds they may
+overlap.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from experiments.workloads import Data
 
     Choice = Literal["auto", "together", "in_turn"]
+    Start = Literal["in_turn", "at_once"]
 
 HEADROOM = 1.25
 """Memory wanted for a second server per byte of the first: they are alike, and answering takes some more."""
@@ -54,7 +57,7 @@ class Room:
 
 
 class Arms:
-    """A context manager that stops whatever it started. `faults` collects what an arm's server gives away."""
+    """A context manager that stops whatever it started. `activation` has what each arm's server gives away."""
 
     def __init__(
         self,
@@ -64,10 +67,12 @@ class Arms:
         directory: Path,
         cores: Cores,
         servers: Choice,
+        start: Start = "in_turn",
         say: Callable[[str], None],
     ) -> None:
+        assert start == "in_turn" or servers == "together", "checked with the configuration"
         self._specs, self._data, self._directory, self._cores = specs, data, directory, cores
-        self._servers, self._say = servers, say
+        self._servers, self._start, self._say = servers, start, say
         self._live: dict[Arm, Running] = {}
         self._open = ExitStack()
         self.room: Room | None = None
@@ -79,20 +84,26 @@ class Arms:
     def __enter__(self) -> Self:
         """Both arms, or the first of them, ready and warm. Raises CellError."""
         try:
-            before = _used_mib()
-            self._launch("baseline")
-            self.room = room(self._live["baseline"].supervisor_pid, before)
-            if self._servers == "auto":
-                self.together = self.room is None or self.room.for_two
-            self._say(
-                f"{'both servers alive' if self.together else 'servers in turn'}: {self.room or 'not launched here'}"
-            )
-            if self.together:
-                self._launch("candidate")
+            if self._start == "at_once":
+                self._launch("baseline", "candidate")
+                self._say("both servers alive, started at once")
+            else:
+                self._launch_by_room()
         except BaseException:
             self._open.close()
             raise
         return self
+
+    def _launch_by_room(self) -> None:
+        """The baseline; the candidate beside it, where there is to be room for both."""
+        before = _used_mib()
+        self._launch("baseline")
+        self.room = room(self._live["baseline"].supervisor_pid, before)
+        if self._servers == "auto":
+            self.together = self.room is None or self.room.for_two
+        self._say(f"{'both servers alive' if self.together else 'servers in turn'}: {self.room or 'not launched here'}")
+        if self.together:
+            self._launch("candidate")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -109,8 +120,8 @@ class Arms:
         arms = [*reversed(self._live)]
         self._open.close()
         self._live.clear()
-        for arm in arms:
-            self._launch(arm)
+        for group in [arms] if self._start == "at_once" else [[arm] for arm in arms]:
+            self._launch(*group)
 
     def slot(self, arm: Arm, block: int, requests: Sequence[Request]) -> list[Answer]:
         """Each request once, cold, by one arm while the other rests; then the arm's word for what it ran."""
@@ -129,16 +140,24 @@ class Arms:
             self._launch(arm)
         return self._live[arm]
 
-    def _launch(self, arm: Arm) -> None:
-        spec = self._specs[arm]
+    def _launch(self, *arms: Arm) -> None:
+        """All of them started before the first is waited for; then each in its turn ready and warm."""
+        started = {arm: self._begun(arm) for arm in arms}
+        for server in started.values():  # all are stopped before any waits for its GPU memory to come back
+            self._open.callback(server.stop)
+        for arm, server in started.items():
+            load = self._specs[arm].workload
+            server.wait_ready(self._specs[arm].engine.ready_timeout_s)
+            with server.blamed(), within("warm-up", load.warmup_timeout_s):
+                workloads.warm_up(server.client, self._data.warmup, load.input_len)
+            self._live[arm] = server
+
+    def _begun(self, arm: Arm) -> Running:
         log = self._directory / f"server-{arm}.log"
-        server = self._open.enter_context(running(spec, log=log, cores=self._cores.server))
+        server = self._open.enter_context(running(self._specs[arm], log=log, cores=self._cores.server))
         self.launches += 1
         self.commands[arm] = server.line()
-        server.wait_ready(spec.engine.ready_timeout_s)
-        with server.blamed(), within("warm-up", spec.workload.warmup_timeout_s):
-            workloads.warm_up(server.client, self._data.warmup, spec.workload.input_len)
-        self._live[arm] = server
+        return server
 
     def _prove(self, arm: Arm, info: Mapping[str, Any], log: str) -> None:
         """The first slot that contradicts what was asked for stays on record."""

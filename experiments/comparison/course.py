@@ -167,6 +167,11 @@ def check_settings(modes: Modes, cell: CellSpec) -> None:
     for key, value in {"ab.budget_s": settings.budget_s, "ab.floor_days": settings.floor_days}.items():
         if value <= 0:
             raise ConfigError(key, f"{value:g} is no limit; allowed: above 0")
+    if settings.start == "at_once" and settings.servers != "together":
+        problem = (
+            f"at_once is for servers that are alive together, and ab.servers={settings.servers}; allowed: together"
+        )
+        raise ConfigError("ab.start", problem)
     if settings.prompts > cell.workload.num_prompts:
         raise ConfigError("ab.prompts", f"{settings.prompts} to a block, but workload.num_prompts has fewer")
     names = [entry.name for entry in modes.campaign.changes]

@@ -53,7 +53,7 @@ def floor_identity(item: Prepared, settings: ABSpec) -> str:
             "load": ruler.load(spec.workload),
             "prompts": f"{spec.workload.num_prompts}, {settings.prompts} to a block",
             "runs": f"{settings.floor_runs} of {settings.floor_blocks} blocks",
-            "servers": settings.servers,
+            "servers": f"{settings.servers}, started {settings.start}",
             "harness": block_harness(),
         }
     )

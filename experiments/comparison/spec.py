@@ -53,6 +53,10 @@ class ABSpec(Declared):
     """Of the coin that orders each block."""
     servers: Literal["auto", "together", "in_turn"] = "auto"
     """auto: both alive at once if memory suffices; never loaded at once in any case."""
+    start: Literal["in_turn", "at_once"] = "in_turn"
+    """at_once: servers that are alive together are also launched together, which halves what launches cost. For engines
+    that take the memory they need; one that sizes itself by what it finds free would see half of the other's.
+    """
     launch_blocks: int = 12
     """After so many both are launched anew where they are alive at once, so that what a launch draws averages out; 0:
     never."""

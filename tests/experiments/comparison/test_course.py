@@ -77,6 +77,7 @@ def test_a_campaign_is_its_base_and_each_change_by_itself(
         (ab(prompts=0), ({},), r"ab\.prompts: 0 is too small"),
         (ab(floor_runs=2), ({},), r"ab\.floor_runs"),
         (ab(budget_s=0.0), ({},), r"ab\.budget_s"),
+        (ab(start="at_once"), ({},), r"ab\.start: at_once .* ab\.servers=auto; allowed: together"),
         (ab(accept_bound=-0.1), ({},), r"ab\.accept_bound: -0\.1 is too small; allowed: 0 and more"),
         (campaign(replace(ENTRIES[0], accept_bound=-1.0)), (ROUNDS,), r"campaign.*deeper.*accept_bound: -1\.0 is too"),
         (ab(rounding="declared"), ({},), r"change\.reason"),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hydra import compose, initialize_config_dir
 
+from analysis.sequence import fewest_blocks
 from experiments import schema
 from experiments.child import ROOT
 from experiments.comparison.course import prepare
@@ -90,6 +91,15 @@ def test_switches_of_a_card_are_put_on_one_by_one(go: Callable[..., Venture]) ->
     extended = [name for name, line in lines.items() if "--disable-draft-extend-cuda-graph" not in line]
     assert extended == ["extend-graph"]
     assert [name for name, line in lines.items() if "--engine-core 1" in line] == ["engine-core"]
+
+
+def test_at_full_width_no_slot_costs_a_launch(go: Callable[..., Venture]) -> None:
+    """Two servers of 64 GiB fit one card, but not with the reserve that `auto` wants."""
+    settings = go("campaign_gpu").modes.ab
+    assert (settings.servers, settings.start, settings.launch_blocks) == ("together", "at_once", 0)
+    assert settings.floor_blocks >= fewest_blocks()
+    short = go("campaign_gpu_short").modes.ab
+    assert (short.servers, short.start) == ("auto", "in_turn")
 
 
 def test_an_empty_list_on_either_side_makes_an_a_a(go: Callable[..., Venture]) -> None:

@@ -1,9 +1,11 @@
-"""run.py mode=campaign on the fake engine: killed in the middle of a decision, and run again."""
+"""run.py mode=campaign on the fake engine: killed in the midst of a decision, and run again on what was carried off."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import signal
+import tarfile
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -32,6 +34,7 @@ CHANGES = (
 )
 OPTIONS = (
     *("mode=campaign", "study=chain", "resume=true", "tracking=mlflow", "gate.parity_tokens=64"),
+    *("ab.servers=together", "ab.start=at_once"),
     *("ab.prompts=1", "ab.floor_blocks=2", "ab.budget_s=12", f"campaign.changes=[{','.join(CHANGES)}]"),
 )
 
@@ -57,7 +60,19 @@ def story(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Story:
     finish(process, directory)
     files = [path for path in study.rglob("*.json") if path.name in ("record.json", "decision.json")]
     seen = {path: path.read_bytes() for path in files if path.parent != killed}
+    carry(directory / "out")
     return Story(killed, seen, start(command, directory), study)
+
+
+def carry(output: Path) -> None:
+    """As if the rest ran elsewhere: all that is taken along is the study, the floors and the store."""
+    packed = output.with_suffix(".tgz")
+    with tarfile.open(packed, "w:gz") as archive:
+        for name in ("chain", "floors", "mlflow.db"):
+            archive.add(output / name, name)
+    shutil.rmtree(output)
+    with tarfile.open(packed) as archive:
+        archive.extractall(output, filter="data")
 
 
 def wait_for_blocks(process: subprocess.Popen[str], study: Path, timeout_s: float = 120.0) -> Path:
@@ -81,6 +96,8 @@ def test_it_goes_on_where_it_stopped(story: Story) -> None:
         assert [attempt.name for attempt in path.parents[1].glob("attempt-*")] == ["attempt-1"], "measured once"
     assert json.loads((story.killed / "decision.json").read_text())["failure"]["class"] == "unfinished"
     assert story.killed.with_name("attempt-2").is_dir()
+    assert len([*(story.study.parent / "floors").iterdir()]) == 1
+    assert "A/A run" not in story.run.err, "the floor was taken along"
 
 
 def test_one_is_rejected_by_a_gate_one_kept_and_one_is_inconclusive(story: Story) -> None:
