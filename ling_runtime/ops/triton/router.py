@@ -48,12 +48,18 @@ def gate_form(x: Tensor, gate: Tensor) -> str:
     return "ieee" if INTERPRETED else "parts"
 
 
+def shares(inner: int, splits: int, depth: int) -> tuple[int, int]:
+    """(K of a split, splits), at most `splits` of them and none without a part of K: `inner` cut at whole depths."""
+    share = triton.cdiv(inner, splits * depth) * depth
+    return share, triton.cdiv(inner, share)
+
+
 def _routed(x: Tensor, weights: RouterWeights, gate: Tensor, tiles: Tiles, splits: int) -> tuple[Tensor, Tensor]:
     rows, inner = x.shape
     experts, kept = gate.shape[0], weights.experts_per_row
     assert experts & (experts - 1) == 0 and experts // weights.groups >= 2, "selection works on powers of two"  # noqa: PT018
+    share, splits = shares(inner, splits, tiles.depth)
     parts = torch.empty(splits, rows, experts, dtype=torch.float32, device=x.device)
-    share = triton.cdiv(inner, splits * tiles.depth) * tiles.depth
     _gate[(triton.cdiv(experts, tiles.columns), splits, triton.cdiv(rows, TILE))](
         x, gate, parts, rows, experts, inner, share, tiles.columns, tiles.depth, TILE, gate_form(x, gate),
         **launch(), num_warps=tiles.warps, num_stages=tiles.stages,

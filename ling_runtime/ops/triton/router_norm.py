@@ -19,7 +19,7 @@ from ling_runtime.ops.registry import variant
 from ling_runtime.ops.triton.launch import enter, launch, leave
 from ling_runtime.ops.triton.linear import product
 from ling_runtime.ops.triton.moe_layer import LONGEST, routed
-from ling_runtime.ops.triton.router import GATE_TILES, SPLITS, gate_form, select_row, sum_parts
+from ling_runtime.ops.triton.router import GATE_TILES, SPLITS, gate_form, select_row, shares, sum_parts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -75,11 +75,11 @@ class GateSums(NamedTuple):
 def norm_gate(x: Tensor, residual: Tensor, norm: Tensor, gate: Tensor) -> GateSums:
     """x, residual [R, D] through gate [E, D]."""
     (rows, inner), experts = x.shape, len(gate)
-    parts = torch.empty(SPLITS, rows, experts, dtype=torch.float32, device=x.device)
-    squares = torch.empty(SPLITS, rows, dtype=torch.float32, device=x.device)
+    share, splits = shares(inner, SPLITS, GATE_TILES.depth)
+    parts = torch.empty(splits, rows, experts, dtype=torch.float32, device=x.device)
+    squares = torch.empty(splits, rows, dtype=torch.float32, device=x.device)
     total = torch.empty_like(x)
-    share = triton.cdiv(inner, SPLITS * GATE_TILES.depth) * GATE_TILES.depth
-    _norm_gate[(1 + triton.cdiv(experts, GATE_TILES.columns), SPLITS, triton.cdiv(rows, TILE))](
+    _norm_gate[(1 + triton.cdiv(experts, GATE_TILES.columns), splits, triton.cdiv(rows, TILE))](
         x, residual, norm, gate, parts, squares, total, rows, experts, inner, share, triton.next_power_of_2(share),
         GATE_TILES.columns, GATE_TILES.depth, TILE, gate_form(x, gate), **launch(), num_warps=GATE_TILES.warps,
         num_stages=GATE_TILES.stages,

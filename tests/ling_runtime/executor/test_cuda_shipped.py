@@ -43,12 +43,12 @@ def prompts() -> list[list[int]]:
 
 
 def executor(steps: int, dtype: str, *, device: str = "cuda", kernels: Mapping[str, str] | None = None) -> StepExecutor:
-    from ling_runtime.executor.graphs import device_selection  # noqa: PLC0415 - it imports Triton
+    from ling_runtime.executor.graphs import best_here, device_selection  # noqa: PLC0415 - it imports Triton
 
     graphs = device == "cuda"
     settings = ExecutorSettings(
         num_steps=steps, max_requests=TOGETHER, context_length=1024, dtype=dtype, device=device,
-        kernels=device_selection(kernels or {}) | PROMPT_VARIANTS if graphs else {},
+        kernels=device_selection(kernels or {}, best_here()) | PROMPT_VARIANTS if graphs else {},
         graphs=GraphSettings() if graphs else None,
     )  # fmt: skip
     return load_executor(str(SHIPPED), settings)

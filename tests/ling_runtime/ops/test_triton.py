@@ -20,7 +20,7 @@ from ling_runtime.ops.norm import add_rms_norm, rms_norm
 from ling_runtime.ops.registry import Kernels
 from ling_runtime.ops.rope import rope_table
 from ling_runtime.ops.router import route
-from ling_runtime.ops.triton.head import greedy_of_shard_triton, greedy_triton
+from ling_runtime.ops.triton.head import greedy_of_shard_triton, greedy_triton, project_triton
 from ling_runtime.ops.triton.linear import Tiles, linear_triton
 from ling_runtime.ops.triton.moe_layer import moe_triton
 from ling_runtime.ops.triton.norm import add_rms_norm_triton, rms_norm_triton
@@ -60,6 +60,17 @@ def test_router_gives_ties_to_the_lowest_expert() -> None:
     x, weights = torch.zeros(16, 64, device=DEVICE), router_weights()
     weights.bias.zero_()
     assert torch.equal(route_triton(x, weights)[0], route(x, weights)[0])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_whole_logits_choose_as_the_head_without_logits_does(dtype: torch.dtype) -> None:
+    """Logits that lie so close that bf16 makes many of them equal: the order of one sum is all that decides."""
+    x = draw(17, 96, dtype=dtype)
+    weight = (draw(1, 96).expand(1000, -1) + 0.01 * draw(1000, 96)).to(dtype)
+    logits = project_triton(x, weight)
+    assert torch.equal(logits.argmax(dim=1), greedy_triton(x, weight))
+    if dtype == torch.bfloat16:
+        assert (logits == logits.amax(dim=1, keepdim=True)).sum() > len(x), "there are ties"
 
 
 def moe_weights(dtype: torch.dtype, *, joined: bool) -> MoeWeights:
