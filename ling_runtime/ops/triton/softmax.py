@@ -30,16 +30,19 @@ def merge_splits(
     parts, tops, sums, first, used, column, WIDTH: tl.constexpr, COLUMNS: tl.constexpr, NS: tl.constexpr,
     STEP: tl.constexpr,
 ):  # fmt: skip
-    """`column` of a row's sum over its `used` splits, in their order, STEP at a time; they begin at split `first`."""
+    """`column` of a row's sum over its `used` splits, in their order, STEP at a time; they begin at split `first`.
+
+    NS splits are room for all there can be, and only the maximum is taken over it: a sum of NS values would have
+    another order, or other roundings fused away, wherever there is room for more.
+    """
     every = tl.arange(0, NS)
-    top = tl.load(tops + first + every, mask=every < used, other=-float("inf"))
-    level = tl.max(top)
-    weight = tl.sum(tl.load(sums + first + every, mask=every < used, other=0.0) * tl.exp(top - level))
-    total = tl.zeros((COLUMNS,), tl.float32)
+    level = tl.max(tl.load(tops + first + every, mask=every < used, other=-float("inf")))
+    weight, total = 0.0, tl.zeros((COLUMNS,), tl.float32)
     for begin in range(0, used, STEP):
         split = begin + tl.arange(0, STEP)
         known = split < used
         fade = tl.exp(tl.load(tops + first + split, mask=known, other=-float("inf")) - level)
+        weight += tl.sum(tl.load(sums + first + split, mask=known, other=0.0) * fade)
         inside = known[:, None] & (column < WIDTH)[None, :]
         part = tl.load(parts + (first + split[:, None]) * WIDTH + column[None, :], mask=inside, other=0.0)
         total += tl.sum(part * fade[:, None], axis=0)

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from ling_runtime.executor.step import StepExecutor
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
-LAYERS, TOKENS, TOGETHER = 6, 64, 3
+LAYERS, TOKENS, TOGETHER = 12, 64, 3
 PROMPTS = [torch.randint(39000, (length,), generator=torch.Generator().manual_seed(length)).tolist()
            for length in (3, 16, 100, 257, 700, 1100)]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The first six layers of one rank's model: two dense ones, one of MLA."""
+    """The first twelve layers of one rank's model: two dense ones, two of MLA."""
     path: Path = tmp_path_factory.mktemp("model")
     config = json.loads((SHARD / "config.json").read_text()) | {"num_hidden_layers": LAYERS}
     limits = {name: value[:LAYERS] for name, value in config.items() if name.endswith("swiglu_limit_list")}
