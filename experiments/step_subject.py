@@ -31,7 +31,7 @@ from ling_runtime.memory.latent import pages_for
 from ling_runtime.memory.window import Window
 from ling_runtime.model.ling import Ling
 from ling_runtime.model.nextn import Nextn
-from ling_runtime.ops.cuda.build import usable as buildable
+from ling_runtime.ops.cuda.build import obstacle
 from ling_runtime.ops.registry import Kernels, variants
 from ling_runtime.ops.triton.carveout import divide
 from ling_runtime.ops.triton.launch import Pdl, pdl
@@ -49,7 +49,7 @@ ROOM = 1024
 """Positions past the context that steps may fill."""
 TRITON_ONLY = {operator: DEVICE_VARIANTS[operator] for operator in STREAMED_VARIANTS}
 """What a machine without a compiler runs."""
-BF16_GATE = {"moe_block": "cuda_bf16" if buildable() else "triton_gate_norm_bf16"}
+BF16_GATE = {"moe_block": "triton_gate_norm_bf16" if obstacle() else "cuda_bf16"}
 COUNTED = device_selection({"router": "triton"}, RANK_VARIANTS)
 """A router of its own, whose choices can be counted."""
 

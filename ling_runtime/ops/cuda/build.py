@@ -1,8 +1,8 @@
 """The shared library of this folder's kernels, built by nvcc for the card at hand and loaded once.
 
 It is plain C at its border: pointers, sizes and a stream, no header of torch, so building takes seconds and the result
-is kept by the text it was made of. The surprise: where there is no nvcc, the variants are not registered, so asking for
-one is a configuration error that lists what there is.
+is kept by the text it was made of. The surprise: where it cannot be built, the variants are not registered, so asking
+for one is a configuration error that lists what there is.
 """
 
 from __future__ import annotations
@@ -28,14 +28,12 @@ def compiler() -> str | None:
     return shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
 
 
-def usable() -> bool:
-    """There is a card that has bulk copies and dependent launches, and a compiler for it."""
-    return torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0) and compiler() is not None
-
-
 @cache
 def obstacle() -> str:
-    """Why a machine with a card cannot run them, in words; empty where it can, and then the library is built."""
+    """Why this machine cannot run them, in words; empty where it can, and then the library is built.
+
+    They need bulk copies and dependent launches.
+    """
     if not torch.cuda.is_available():
         return "no CUDA device"
     if (found := torch.cuda.get_device_capability()) < (9, 0):
@@ -57,13 +55,16 @@ def library() -> ctypes.CDLL:
 
 
 def cache_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "ling_runtime"
+    named = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (
+        named if named.is_absolute() else Path.home() / ".cache"
+    ) / "ling_runtime"  # a relative one is to be ignored
 
 
 def built(capability: str, folder: Path) -> Path:
     """The library in `folder`, built if it is not there; RuntimeError with the compiler's words."""
     nvcc = compiler()
-    assert nvcc is not None, "usable() comes first"
+    assert nvcc is not None, "obstacle() comes first"
     text = b"".join(path.read_bytes() for path in (SOURCE, *HEADERS))
     name = hashlib.sha256(text + capability.encode() + repr(FLAGS).encode()).hexdigest()[:16]
     library = folder / f"stream-{name}.so"
@@ -72,10 +73,9 @@ def built(capability: str, folder: Path) -> Path:
         with tempfile.TemporaryDirectory(dir=folder) as fresh:
             out = Path(fresh) / library.name
             target = f"-gencode=arch=compute_{capability},code=sm_{capability}"
-            made = subprocess.run(
-                [nvcc, *FLAGS, target, "-o", str(out), str(SOURCE)], capture_output=True, text=True, check=False
-            )
-            if made.returncode:
-                raise RuntimeError(f"{SOURCE.name} does not build: {made.stderr[-2000:]}")
+            command = [nvcc, *FLAGS, target, "-o", str(out), str(SOURCE)]
+            made = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+            if made.returncode or not out.exists():
+                raise RuntimeError(f"{SOURCE.name} does not build: {(made.stderr or made.stdout)[-2000:]}")
             out.replace(library)  # whole or not at all, whoever else builds it now
     return library

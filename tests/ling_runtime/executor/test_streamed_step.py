@@ -13,7 +13,7 @@ from experiments.step_bench import SHARD, shortened
 from experiments.step_subject import STACKS, Bench, Setting
 from ling_runtime.config import ModelConfig
 from ling_runtime.executor.graphs import VerifyStep
-from ling_runtime.ops.cuda.build import usable
+from ling_runtime.ops.cuda.build import obstacle
 from ling_runtime.ops.triton.launch import pdl
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not usable(), reason="needs a card with dependent launches, and nvcc"),
+    pytest.mark.skipif(bool(obstacle()), reason=obstacle()),
 ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -35,7 +36,7 @@ MODES: tuple[Pdl, ...] = ("off", "late", "early")
 
 @pytest.mark.skipif(build.compiler() is None, reason="needs nvcc")
 @pytest.mark.whole
-def test_the_library_builds_once_and_says_what_it_exports(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_the_library_builds_once_and_says_what_it_exports(tmp_path: Path) -> None:
     library = build.built("90", tmp_path)
     made = library.stat().st_mtime_ns
     assert build.built("90", tmp_path) == library
@@ -46,7 +47,7 @@ def test_the_library_builds_once_and_says_what_it_exports(tmp_path) -> None:  # 
     assert b"stream_gate" in symbols
 
 
-@pytest.mark.skipif(build.usable(), reason="a card and a compiler are there")
+@pytest.mark.skipif(not build.obstacle(), reason="they can run here")
 @pytest.mark.parametrize("operator", ["linear", "kda_window", "moe_block"])
 def test_where_they_cannot_run_asking_for_them_names_what_can(operator: str) -> None:
     name = "cuda_bf16" if operator == "moe_block" else "cuda"
@@ -86,7 +87,38 @@ def test_what_stands_in_the_way_is_said_and_the_step_runs_without(
         build.obstacle.cache_clear()
 
 
-needs_card = pytest.mark.skipif(not build.usable(), reason="needs a card with dependent launches, and nvcc")
+@pytest.mark.parametrize(
+    ("named", "folder"),
+    [("/elsewhere", "/elsewhere"), ("", "HOME/.cache"), ("here", "HOME/.cache"), (None, "HOME/.cache")],
+)
+def test_the_library_is_kept_where_caches_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, named: str | None, folder: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    if named is not None:
+        monkeypatch.setenv("XDG_CACHE_HOME", named)
+    assert build.cache_folder() == Path(folder.replace("HOME", str(tmp_path))) / "ling_runtime"
+
+
+@pytest.mark.parametrize(
+    ("does", "why"),
+    [("echo no header >&2; exit 1", "no header"), (r"printf '\377' >&2; exit 1", "\ufffd"), ("echo what", "what")],
+    ids=["fails", "fails in another encoding", "makes nothing"],
+)
+def test_a_broken_compiler_says_so_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, does: str, why: str
+) -> None:
+    nvcc = tmp_path / "nvcc"
+    nvcc.write_text(f"#!/bin/sh\n{does}\n")
+    nvcc.chmod(0o755)
+    monkeypatch.setattr(build, "compiler", lambda: str(nvcc))
+    with pytest.raises(RuntimeError, match=f"stream.cu does not build: {why}"):
+        build.built("90", tmp_path / "cache")
+    assert not any((tmp_path / "cache").iterdir())
+
+
+needs_card = pytest.mark.skipif(bool(build.obstacle()), reason=build.obstacle())
 
 
 def drawn(*shape: int, scale: float = 1.0) -> Tensor:
