@@ -55,11 +55,12 @@ __device__ __forceinline__ void part_of(float (&sums)[NT][4], const Product& p, 
     }
     if (begin == 0) weights.wait();
     weights.multiply_rows(sums, x, lane);
+    // Rounded here in every tile of rows: the sum over warps must not fuse it away where it stands close by.
 #pragma unroll
-    for (int tile = 0; tile < NT; tile++) {
-        sums[tile][0] *= scale[0], sums[tile][1] *= scale[0];
-        sums[tile][2] *= scale[1], sums[tile][3] *= scale[1];
-    }
+    for (int tile = 0; tile < NT; tile++)
+#pragma unroll
+        for (int place = 0; place < 2 * HALVES; place++)
+            sums[tile][place] = __fmul_rn(sums[tile][place], scale[place / 2]);
 }
 
 template <int STEPS, int NT, int HALVES>
