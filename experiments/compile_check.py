@@ -2,14 +2,15 @@
 
 Triton compiles for any target; only launching needs one. A stand-in driver names the target, launches are cut down to
 compilation, and the step is walked once on the CPU at the real shapes with weights that nobody reads. What it finds
-costs no time on a card: shared memory over the limit, code that a target does not take, and two kernels that make the
-same rows but add in another order.
+costs no time on a card: shared memory over the limit, code that a target does not take, and kernels that add the same
+rows' values in another order where a step has more rows or room for a longer context.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ from ling_runtime.weights import TensorSpec, tensor_specs
 SHARD = Path(__file__).parent.parent / "ling_runtime/checkpoints/ling_3_flash_rank_shard"
 SHARED_LIMIT = {90: 232448, 100: 232448}
 """Bytes of shared memory one program may have, by compute capability."""
-SAME_ROWS = {"ready", "walk"}
+SAME_ROWS = {"ready": "ready and walk", "walk": "ready and walk"}
 """By how many rows there are, one kernel or the other makes a row of KDA ready, and its bits must not tell which."""
 
 
@@ -54,21 +55,45 @@ class Compiled:
     name: str
     shared: int
     warps: int
-    orders: frozenset[tuple[str, str]]
-    """Type and layout of what it sums whole: Triton adds such values as they lie, so the layout is the order."""
+    orders: frozenset[str]
+    """Types of what it sums, with their layouts: Triton adds values as they lie, so the layout is the order."""
 
 
-def orders(ttgir: str) -> frozenset[tuple[str, str]]:
-    """Of every tensor that is flattened in any order, which is what `tl.sum` without an axis does."""
+@dataclass(frozen=True)
+class Compilation:
+    kernels: list[Compiled]
+    """All, the one with the most shared memory first."""
+    windows: list[list[Compiled]]
+    """Those of each verified window, all of which must give a row the same bits."""
+
+
+REDUCED = re.compile(
+    r'"tt\.reduce"\((?P<of>.*?)\).*?(?P<by>\w+\.\w+) [^\n]*\n\s*tt\.reduce\.return.*?\}\) : \((?P<kind>.*?)\) ->',
+    re.DOTALL,
+)
+FLATTENED = re.compile(r"(?P<to>%\w+) = tt\.reshape .* allow_reorder : (?P<kind>tensor<.*>) ->")
+
+
+def orders(ttgir: str) -> frozenset[str]:
+    """Of every tensor of floats that is summed over an axis, or flattened first, as by `tl.sum` without an axis."""
     layouts = dict(re.findall(r"^(#\w+) = (#ttg\..*)$", ttgir, re.MULTILINE))
-    flattened = re.findall(r"tt\.reshape .* allow_reorder : tensor<([^,]+), (#\w+)> ->", ttgir)
-    return frozenset((kind, layouts[name]) for kind, name in flattened)
+    sums = {one["of"]: one["kind"] for one in REDUCED.finditer(ttgir) if one["by"] == "arith.addf"}
+    kinds = [*sums.values(), *(one["kind"] for one in FLATTENED.finditer(ttgir) if one["to"] in sums)]
+    return frozenset(re.sub(r"#\w+", lambda name: layouts.get(name[0], name[0]), kind) for kind in kinds)
 
 
-def several_orders(kernels: list[Compiled]) -> list[str]:
-    """Types of which the kernels that make the same rows have sums in more than one order."""
-    kinds = [kind for kind, _ in frozenset().union(*(k.orders for k in kernels if k.name in SAME_ROWS))]
-    return sorted({kind for kind in kinds if kinds.count(kind) > 1})
+def several_orders(windows: list[list[Compiled]]) -> list[str]:
+    """Kernels that add in other orders in one window than in another."""
+    sums = [_orders_by_name(kernels) for kernels in windows]
+    return sorted(name for name in set().union(*sums) if len({one.get(name, frozenset()) for one in sums}) > 1)
+
+
+def _orders_by_name(kernels: list[Compiled]) -> dict[str, frozenset[str]]:
+    found: dict[str, frozenset[str]] = {}
+    for kernel in kernels:
+        name = SAME_ROWS.get(kernel.name, kernel.name)
+        found[name] = found.get(name, frozenset()) | kernel.orders
+    return found
 
 
 class StandIn:
@@ -118,20 +143,21 @@ def compiled(
     prompt: int,
     chosen: dict[str, str],
     ranks: Communicator = ALONE,
-) -> list[Compiled]:
+) -> Compilation:
     """Every kernel that verify steps of `rows` rows, and drafts and injections of `blocks`, launch under each PDL mode,
     with variants `chosen` beside the device's, and those of a prompt of `prompt` rows where it is not 0; the process
     cannot launch any after. `config` is a rank's where there are several.
     """
     register()
     found: dict[str, Compiled] = {}
+    launched: list[Compiled] = []
     launch = JITFunction.run
 
     def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:  # noqa: ARG001
         kernel = launch(self, *args, grid=grid, warmup=True, **kwargs)
-        found[kernel.hash] = Compiled(
-            self.fn.__name__, kernel.metadata.shared, kernel.metadata.num_warps, orders(kernel.asm["ttgir"])
-        )
+        one = Compiled(self.fn.__name__, kernel.metadata.shared, kernel.metadata.num_warps, orders(kernel.asm["ttgir"]))
+        found[kernel.hash] = one
+        launched.append(one)
         return kernel
 
     with patch.object(JITFunction, "run", compile_only):
@@ -143,21 +169,30 @@ def compiled(
             config, max_requests=1, pages=pages_for(context + 64), dtype=torch.bfloat16, device=torch.device("cpu")
         )
         slot = caches.reserve(context + 64)
+        windows: dict[tuple[int, int, int], list[Compiled]] = defaultdict(list)
         for mode in modes:
-            for count in rows:
-                relay = Relay(2, drafts=max(rows) - 1, longest=context + 64, device=torch.device("cpu"))
-                relay.admit(slot, caches, length=context, token=1)
-                step = VerifyStep(model, caches, relay, batch=1, rows=count)
+            for window in windows_of(rows, context):
+                batch, count, room = window
+                relay = Relay(2, drafts=max(rows) - 1, longest=room + 64, device=torch.device("cpu"))
+                step = VerifyStep(model, caches, relay, batch=batch, rows=count)
+                launched.clear()
                 with pdl(mode):
                     step.run()
+                windows[window] += launched
             if draft is not None:
                 with pdl(mode):
                     draft_and_inject(model, draft, caches, slot, blocks, context)
         if prompt := min(prompt, context):
-            window = Window(slots=(slot,), starts=(0,), rows=prompt, prompt=True)
+            whole = Window(slots=(slot,), starts=(0,), rows=prompt, prompt=True)
             with torch.inference_mode():
-                model(torch.zeros(prompt, dtype=torch.int64), caches.begin(window))
-    return sorted(found.values(), key=lambda kernel: -kernel.shared)
+                model(torch.zeros(prompt, dtype=torch.int64), caches.begin(whole))
+    return Compilation(sorted(found.values(), key=lambda kernel: -kernel.shared), list(windows.values()))
+
+
+def windows_of(rows: list[int], context: int) -> list[tuple[int, int, int]]:
+    """(requests, rows of each, room for a context): all that a step's kernels could be made for besides the weights."""
+    return [*((1, count, context) for count in rows), *((2, count, context) for count in rows[:1]),
+            *((1, count, 0) for count in rows[-1:])]  # fmt: skip
 
 
 def draft_and_inject(
@@ -199,16 +234,16 @@ def main() -> int:
     whole = ModelConfig.from_pretrained(options.model_path)
     config = one_of_each(replace(whole.of_rank(options.ranks), vocab_size=whole.vocab_size // options.ranks))
     draft = captured_of(DraftConfig.from_pretrained(options.draft_path), config.num_hidden_layers)
-    kernels = compiled(
+    done = compiled(
         config, draft if options.blocks and options.ranks == 1 else None, options.capability, options.rows,
         options.blocks, options.pdl, options.context, options.prompt, chosen, Unheard(options.ranks),
     )  # fmt: skip
-    for kernel in kernels:
+    for kernel in done.kernels:
         print(f"{kernel.name:<18}{kernel.shared:>8} bytes shared{kernel.warps:>4} warps")
-    over = [kernel for kernel in kernels if kernel.shared > SHARED_LIMIT[options.capability]]
-    print(f"{len(kernels)} kernels compiled for {options.capability}, {len(over)} over the limit of shared memory")
-    if apart := several_orders(kernels):
-        print(f"{', '.join(sorted(SAME_ROWS))} make the same rows, but sum {', '.join(apart)} in several orders")
+    over = [kernel for kernel in done.kernels if kernel.shared > SHARED_LIMIT[options.capability]]
+    print(f"{len(done.kernels)} kernels compiled for {options.capability}, {len(over)} over the limit of shared memory")
+    if apart := several_orders(done.windows):
+        print(f"add a row's values in other orders in other windows: {'; '.join(apart)}")
     return bool(over or apart)
 
 

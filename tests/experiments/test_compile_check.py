@@ -50,16 +50,51 @@ def test_a_step_compiles_without_the_card(tmp_path: Path, capability: str) -> No
 
 LAYOUTS = """#blocked = #ttg.blocked<{sizePerThread = [4], threadsPerWarp = [32], warpsPerCTA = [1], order = [0]}>
 #blocked1 = #ttg.blocked<{sizePerThread = [1], threadsPerWarp = [32], warpsPerCTA = [1], order = [0]}>
+#blocked2 = #ttg.blocked<{sizePerThread = [2], threadsPerWarp = [32], warpsPerCTA = [1], order = [0]}>
 """
+OVER_AN_AXIS = """%3 = "tt.reduce"(%1) <{{axis = 1 : i32}}> ({{
+    ^bb0(%a: f32, %b: f32):
+      %2 = {operation} %a, %b : f32
+      tt.reduce.return %2 : f32
+    }}) : (tensor<{kind}, {layout}>) -> tensor<8xf32, #ttg.slice<{{dim = 1, parent = {layout}}}>>
+"""
+FLATTENED = "%1 = tt.reshape %0 allow_reorder : tensor<{kind}, {layout}> -> tensor<{kind}, #blocked2>\n" + (
+    OVER_AN_AXIS.replace("{layout}", "#blocked2")
+)
 
 
-def made(name: str, layout: str, kind: str = "128xf32") -> compile_check.Compiled:
-    flattened = f"%1 = tt.reshape %0 allow_reorder : tensor<{kind}, {layout}> -> tensor<{kind}, #blocked1>"
-    return compile_check.Compiled(name, 0, 1, compile_check.orders(f"{LAYOUTS}{flattened}\n"))
+def made(
+    name: str, layout: str, kind: str = "128xf32", form: str = FLATTENED, operation: str = "arith.addf"
+) -> compile_check.Compiled:
+    ttgir = LAYOUTS + form.format(kind=kind, layout=layout, operation=operation)
+    return compile_check.Compiled(name, 0, 1, compile_check.orders(ttgir))
 
 
-def test_kernels_of_the_same_rows_add_in_one_order() -> None:
-    ready, other = made("ready", "#blocked"), made("walk", "#blocked1")
-    assert compile_check.several_orders([ready, other]) == ["128xf32"]
-    assert compile_check.several_orders([ready, made("walk", "#blocked"), made("_norm", "#blocked1")]) == []
-    assert compile_check.several_orders([ready, made("walk", "#blocked1", kind="8xf32")]) == []
+FORMS = pytest.mark.parametrize("form", [FLATTENED, OVER_AN_AXIS], ids=["flattened", "over an axis"])
+
+
+@FORMS
+def test_a_kernel_adds_in_one_order_in_every_window(form: str) -> None:
+    one, other = made("_norm", "#blocked", form=form), made("_norm", "#blocked1", form=form)
+    assert compile_check.several_orders([[one], [one, one]]) == []
+    assert compile_check.several_orders([[one], [other]]) == ["_norm"]
+    assert compile_check.several_orders([[one], [one, other]]) == ["_norm"]
+    assert compile_check.several_orders([[one], []]) == ["_norm"]
+
+
+def test_two_kernels_that_make_the_same_rows_count_as_one() -> None:
+    ready, walk = made("ready", "#blocked"), made("walk", "#blocked")
+    assert compile_check.several_orders([[walk], [ready, walk]]) == []
+    assert compile_check.several_orders([[walk], [ready, made("walk", "#blocked1")]]) == ["ready and walk"]
+
+
+@FORMS
+@pytest.mark.parametrize("operation", ["arith.maxnumf", "arith.addi"])
+def test_what_no_order_changes_may_have_any(form: str, operation: str) -> None:
+    one, other = (made("_merge", layout, form=form, operation=operation) for layout in ("#blocked", "#blocked1"))
+    assert compile_check.several_orders([[one], [other]]) == []
+
+
+def test_windows_differ_in_all_that_a_step_may_have_more_of() -> None:
+    windows = compile_check.windows_of([1, 6, 17], 8192)
+    assert [len(set(each)) for each in zip(*windows, strict=True)] == [2, 3, 2]
