@@ -5,9 +5,9 @@ S, the next state is e^G_end S + (e^(G_end - G) K)^T U, and outputs are (e^G Q) 
 W and U0 are (I + A)^-1 of beta e^G K and beta V. A difference of sums reaches -320, so exponentials are never split
 over a chunk: each block of 16 rows measures from its own start, with 8 times the bound to spare on either side. For a
 bf16 model products take tf32 operands, rounded here because the tensor core cuts them (four times the error, all of one
-sign): outputs are within 5e-4 of fp32's, 2e-3 where keys are nearly one, which is below what a bf16 row holds. Three
-products for one made the compiler run out of registers. All kernels are one warp group: with two, Triton 3.6 multiplies
-64 rows of tf32 by what it has just computed wrongly on sm_90.
+sign): outputs are within 5e-4 of fp32's, 2e-3 where keys are nearly one, which is below what a bf16 row holds. Only the
+inverse takes three products for one; everywhere they made the compiler run out of registers. All kernels are one warp
+group: with two, Triton 3.6 multiplies 64 rows of tf32 by what it has just computed wrongly on sm_90.
 """
 
 from __future__ import annotations
