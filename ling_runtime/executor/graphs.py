@@ -42,9 +42,10 @@ DEVICE_VARIANTS = {
     "dense_mlp": "triton",
     "moe_block": "triton_gate_norm",
 }
-"""What a captured step runs if nothing else is asked for: the fastest that keeps the checkpoint's precision."""
-BESIDE = {"lm_head"}
-"""Run by eager steps alone, which must choose from its logits as a captured one does by `greedy_head`."""
+"""What a captured step runs if nothing else is asked for: the fastest that keeps the checkpoint's precision.
+
+`lm_head` is run by eager steps alone, which must choose from its logits as a captured one does by `greedy_head`.
+"""
 RANK_VARIANTS = DEVICE_VARIANTS | {"shard_head": "triton"}
 """The same where several ranks share the vocabulary."""
 STREAMED_VARIANTS = {"linear": "cuda", "kda_window": "cuda", "moe_block": "cuda"}
@@ -69,9 +70,7 @@ def device_selection(asked: Mapping[str, str], defaults: Mapping[str, str] = DEV
 def missing_variants(kernels: Kernels, needed: Mapping[str, str] = DEVICE_VARIANTS) -> list[str]:
     """Operators that run a variant that does not take lengths from the device, as all of Triton's and CUDA's do."""
     chosen = {str(row["operator"]): str(row["variant"]) for row in kernels.report()}
-    return sorted(
-        o for o in needed if o not in OF_OTHERS | BESIDE and chosen[o].split("_")[0] not in {"triton", "cuda"}
-    )
+    return sorted(o for o in needed if o not in OF_OTHERS and chosen[o].split("_")[0] not in {"triton", "cuda"})
 
 
 class Recorded(ABC):

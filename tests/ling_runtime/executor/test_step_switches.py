@@ -141,6 +141,9 @@ def test_graphs_take_the_device_variants_and_their_switches() -> None:
     assert missing_variants(Kernels(DEVICE_VARIANTS)) == []
     assert missing_variants(Kernels(DEVICE_VARIANTS | {"kda_window": "triton_bv4", "moe": "triton_align_two"})) == []
     assert missing_variants(Kernels(DEVICE_VARIANTS | {"router": "bf16"})) == ["router"]
+    assert missing_variants(Kernels(DEVICE_VARIANTS | {"lm_head": "bf16"})) == ["lm_head"], (
+        "eager steps would choose apart"
+    )
 
 
 def test_no_default_is_fused_over_an_operator_that_was_asked_for() -> None:
