@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from functools import partial
 from pathlib import Path
@@ -45,6 +46,22 @@ def test_the_library_builds_once_and_says_what_it_exports(tmp_path: Path) -> Non
     symbols = library.read_bytes()
     assert b"stream_product" in symbols
     assert b"stream_gate" in symbols
+
+
+def test_python_counts_as_the_kernels_do() -> None:
+    """Read as text: importing the variants registers them."""
+    python = (build.SOURCE.parent / "stream.py").read_text()
+    kernels = "".join(path.read_text() for path in (build.SOURCE, *build.HEADERS))
+
+    def said(name: str) -> object:
+        return ast.literal_eval(re.findall(rf"^{name} = (.+)$", python, re.MULTILINE)[0])
+
+    for name in ("WARPS", "MOST_PARTS"):
+        assert re.findall(rf"constexpr int {name} = (\d+);", kernels) == [str(said(name))]
+    step = 32 * int(re.findall(r"constexpr int WARPS = (\d+);", kernels)[0])
+    assert said("DEPTHS") == {step * int(steps) for steps in re.findall(r"CASES\((\d+)\);", kernels)}
+    assert said("GATE_DEPTHS") == {step * int(steps) for steps in re.findall(r"launch_gate<T, (\d+)>", kernels)}
+    assert said("MOST_TILES") == max(int(tiles) for tiles in re.findall(r"CASE\(STEPS, (\d+)\)", kernels))
 
 
 @pytest.mark.skipif(not build.obstacle(), reason="they can run here")
