@@ -12,7 +12,7 @@ from ling_runtime.arguments import parse
 from ling_runtime.config import ConfigError
 from ling_runtime.executor.graph_settings import GraphSettings
 from ling_runtime.executor.switches import Switches
-from ling_runtime.server import graph_settings, load, prompt_variants, replayed
+from ling_runtime.server import device_variants, graph_settings, load, prompt_variants, replayed
 
 if TYPE_CHECKING:
     from tests.ling_runtime.conftest import WriteDraft
@@ -50,6 +50,21 @@ def test_dspark_is_replayed_where_there_is_a_device(write_draft: WriteDraft, mon
     block = f"--speculative-algorithm DSPARK --speculative-draft-model-path {write_draft()} --device cuda"
     assert asked(block)
     assert not asked(f"{block} --disable-cuda-graph")
+
+
+@pytest.mark.parametrize("why", ["", "no nvcc"])
+def test_streamed_products_are_the_default_where_they_run_and_else_it_says_why_not(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, why: str
+) -> None:
+    pytest.importorskip("triton")
+    from ling_runtime.executor import graphs  # noqa: PLC0415 - it imports Triton
+    from ling_runtime.ops.cuda import build  # noqa: PLC0415
+
+    for module in (graphs, build):
+        monkeypatch.setattr(module, "obstacle", lambda: why)
+    chosen = device_variants(parse(["--model-path", "somewhere", "--device", "cuda", "--kernel", "linear=triton"]))
+    assert chosen == graphs.DEVICE_VARIANTS | ({} if why else graphs.STREAMED_VARIANTS | {"linear": "triton"})
+    assert ("by Triton instead of CUDA C++: no nvcc" in caplog.text) == bool(why)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="only a machine without a card lacks one")
