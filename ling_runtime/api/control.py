@@ -100,6 +100,7 @@ async def flush_cache(service: Service, timeout_s: float) -> Response:
                 raise
             await asyncio.sleep(FLUSH_POLL_S)
         else:
+            host.settle(service.config)
             return PlainTextResponse("Cache flushed.\n")
 
 

@@ -25,8 +25,9 @@ def config(text: str) -> ServerConfig:
 
 @pytest.fixture
 def collector() -> Iterator[None]:
-    before = gc.get_threshold()
+    before, callbacks = gc.get_threshold(), list(gc.callbacks)
     yield
+    gc.callbacks[:] = callbacks
     gc.set_threshold(*before)
     gc.unfreeze()
 
@@ -52,6 +53,22 @@ def test_the_collector_is_as_asked() -> None:
     gc.unfreeze()
     host.settle(config("--disable-gc-freeze"))
     assert not host.report()["gc_frozen"]
+
+
+@pytest.mark.usefixtures("collector")
+def test_collections_are_counted_since_it_was_last_settled() -> None:
+    host.settle(config(""))
+    assert host.report()["gc_collections"] == 0
+    kept = [[index] for index in range(50_000)]
+    gc.collect()
+    once = host.report()
+    assert once["gc_collections"] >= 1
+    assert 0 < once["gc_longest_ms"] < 10_000
+    frozen = gc.get_freeze_count()
+    host.settle(config(""))
+    assert gc.get_freeze_count() > frozen + len(kept) // 2, "what has come since is frozen with the rest"
+    assert host.report()["gc_collections"] == 0
+    assert sum(isinstance(one, host.Collections) for one in gc.callbacks) == 1
 
 
 def test_the_engine_thread_is_pinned_alone() -> None:
