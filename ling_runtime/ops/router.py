@@ -33,8 +33,14 @@ class RouterWeights:
 
     @cached_property
     def narrow_gate(self) -> Tensor:
-        """The gate in bf16, made once: a captured step must not convert it every time."""
-        return self.gate.bfloat16()
+        """The gate in bf16, made once: a captured step must not convert it every time.
+
+        It is there when this returns: kernels may read weights before they wait for the kernel in front of them.
+        """
+        gate = self.gate.bfloat16()
+        if gate.is_cuda:
+            torch.cuda.current_stream(gate.device).synchronize()
+        return gate
 
 
 @variant("router")
