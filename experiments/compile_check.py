@@ -192,7 +192,7 @@ def compiled(
 def windows_of(rows: list[int], context: int) -> list[tuple[int, int, int]]:
     """(requests, rows of each, room for a context): all that a step's kernels could be made for besides the weights."""
     return [*((1, count, context) for count in rows), *((2, count, context) for count in rows[:1]),
-            *((1, count, 0) for count in rows[-1:])]  # fmt: skip
+            *((1, count, 0) for count in rows[-1:]), *((12, count, context) for count in rows[-1:])]  # fmt: skip
 
 
 def draft_and_inject(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch.nn.functional as F
 
+from ling_runtime.ops.moe_layer import moe_layer
 from ling_runtime.ops.registry import variant
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 PROMPT_CHUNK = 64
 """Rows of a chunk of the recurrence, and what parts of a prompt are multiples of where `prompt_kda` is not the
 reference: a part then begins where a chunk does, so a chunk is computed whole or not at all."""
+
+LONGEST_WINDOW = 64
+"""Rows up to which a prompt goes through a window's experts, which are read again for each tile of rows."""
 
 PROMPT_VARIANTS = {
     "prompt_linear": "triton",
@@ -76,6 +80,8 @@ def moe_as_window(
     x: Tensor, residual: Tensor, norm: Tensor, eps: float, rows: int, weights: MoeWeights, kernels: Kernels
 ) -> tuple[Tensor, Tensor]:
     """x [R, D], of which the first `rows` are real -> (norm of the sum with the residual, the sum)."""
+    if rows > LONGEST_WINDOW and kernels.variant_of("moe") != "reference":
+        return moe_layer(x, residual, norm, eps, rows, weights, kernels)
     return kernels["moe"](x, residual, norm, eps, rows, weights, kernels)  # type: ignore[no-any-return]
 
 

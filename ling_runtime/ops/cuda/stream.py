@@ -17,7 +17,7 @@ from ling_runtime.ops.triton.kda import kda_window_triton
 from ling_runtime.ops.triton.kda_out import normed_linear
 from ling_runtime.ops.triton.launch import level
 from ling_runtime.ops.triton.linear import linear_triton
-from ling_runtime.ops.triton.moe_layer import LONGEST, routed
+from ling_runtime.ops.triton.moe_layer import routed
 from ling_runtime.ops.triton.router_norm import GateSums, moe_block_gate_norm, moe_block_gate_norm_bf16, norm_select
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def moe_block_cuda(
     kernels: Kernels,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """x [R, D] -> (norm of the sum with the residual, the sum), with the layer's two norms `entry` and `norm`."""
-    if rows > LONGEST or not gateable(x, weights.router.gate):
+    if not gateable(x, weights.router.gate):
         return moe_block_gate_norm(x, residual, entry, norm, eps, rows, weights, kernels)
     return _block(x, residual, entry, norm, eps, rows, weights, kernels, weights.router.gate)
 
@@ -150,7 +150,7 @@ def moe_block_cuda_bf16(
     x: Tensor, residual: Tensor, entry: Tensor, norm: Tensor, eps: float, rows: int, weights: MoeWeights,
     kernels: Kernels,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    if rows > LONGEST or not gateable(x, weights.router.narrow_gate):
+    if not gateable(x, weights.router.narrow_gate):
         return moe_block_gate_norm_bf16(x, residual, entry, norm, eps, rows, weights, kernels)
     return _block(x, residual, entry, norm, eps, rows, weights, kernels, weights.router.narrow_gate)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ling_runtime.ops.moe_layer import moe_layer, shared_expert
+from ling_runtime.ops.moe_layer import shared_expert
 from ling_runtime.ops.registry import variant
 from ling_runtime.ops.triton.moe import expert_hidden, expert_out, settle
 
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from ling_runtime.ops.moe_layer import MoeWeights
     from ling_runtime.ops.registry import Kernels
 
-LONGEST = 64
-"""Rows up to which experts are run tile by tile of the window; longer ones (prefill) go through the reference."""
-
 WHY = "activation in fp32, shared expert inside the wide sum, K summed front to back"
 
 
@@ -29,9 +26,9 @@ WHY = "activation in fp32, shared expert inside the wide sum, K summed front to 
 def moe_triton(
     x: Tensor, residual: Tensor, norm: Tensor, eps: float, rows: int, weights: MoeWeights, kernels: Kernels
 ) -> tuple[Tensor, Tensor]:
-    """x [R, D], of which the first `rows` are real -> (norm of the sum with the residual, the sum)."""
-    if rows > LONGEST:
-        return moe_layer(x, residual, norm, eps, rows, weights, kernels)
+    """x [R, D], of which the first `rows` are real -> (norm of the sum with the residual, the sum); any number of them,
+    for what decides a row's path must not be how many others there are.
+    """
     ids, chosen = kernels["router"](x, weights.router)
     return routed(x, residual, norm, eps, rows, ids, chosen, weights, kernels)
 

@@ -16,7 +16,7 @@ from ling_runtime.ops.registry import variant
 from ling_runtime.ops.triton.align import by_counts, by_pairs
 from ling_runtime.ops.triton.dense import activate
 from ling_runtime.ops.triton.moe import expert_hidden, expert_out, settle
-from ling_runtime.ops.triton.moe_layer import LONGEST, WHY, moe_triton
+from ling_runtime.ops.triton.moe_layer import WHY, moe_triton
 from ling_runtime.ops.triton.norm import add_rms_norm_triton
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 COMBINED = 512
 """Columns of a combining program."""
+LONGEST = 64
+"""Rows up to which there is room for a plan; above, nothing is undone."""
 
 
 @variant("moe", "triton_align_pairs", "rounding", WHY)

@@ -14,11 +14,10 @@ import triton
 import triton.language as tl
 
 from ling_runtime.config import TILE
-from ling_runtime.ops.moe_block import moe_block
 from ling_runtime.ops.registry import variant
 from ling_runtime.ops.triton.launch import enter, launch, leave
 from ling_runtime.ops.triton.linear import product
-from ling_runtime.ops.triton.moe_layer import LONGEST, routed
+from ling_runtime.ops.triton.moe_layer import routed
 from ling_runtime.ops.triton.router import GATE_TILES, SPLITS, gate_form, select_row, shares, sum_parts
 
 if TYPE_CHECKING:
@@ -54,8 +53,6 @@ def _block(
     x: Tensor, residual: Tensor, entry: Tensor, norm: Tensor, eps: float, rows: int, weights: MoeWeights,
     kernels: Kernels, gate: Tensor,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    if rows > LONGEST:
-        return moe_block(x, residual, entry, norm, eps, rows, weights, kernels)
     sums = norm_gate(x, residual, entry, gate)
     normed, ids, chosen = norm_select(sums, entry, eps, weights.router)
     return routed(normed, sums.total, norm, eps, rows, ids, chosen, weights, kernels)
