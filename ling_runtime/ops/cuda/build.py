@@ -56,13 +56,14 @@ def library() -> ctypes.CDLL:
 
 def cache_folder() -> Path:
     named = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (
-        named if named.is_absolute() else Path.home() / ".cache"
-    ) / "ling_runtime"  # a relative one is to be ignored
+    base = named if named.is_absolute() else Path.home() / ".cache"  # a relative one is to be ignored
+    return base / "ling_runtime"
 
 
 def built(capability: str, folder: Path) -> Path:
-    """The library in `folder`, built if it is not there; RuntimeError with the compiler's words."""
+    """The library in `folder`, built if it is not there. RuntimeError with the compiler's words, OSError for what it
+    made where that cannot be loaded; neither leaves anything behind.
+    """
     nvcc = compiler()
     assert nvcc is not None, "obstacle() comes first"
     text = b"".join(path.read_bytes() for path in (SOURCE, *HEADERS))
@@ -77,5 +78,6 @@ def built(capability: str, folder: Path) -> Path:
             made = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
             if made.returncode or not out.exists():
                 raise RuntimeError(f"{SOURCE.name} does not build: {(made.stderr or made.stdout)[-2000:]}")
+            ctypes.CDLL(str(out))
             out.replace(library)  # whole or not at all, whoever else builds it now
     return library

@@ -135,6 +135,16 @@ def test_a_broken_compiler_says_so_and_leaves_nothing(
     assert not any((tmp_path / "cache").iterdir())
 
 
+def test_what_cannot_be_loaded_is_not_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    nvcc = tmp_path / "nvcc"
+    nvcc.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\necho no library > "$2"\n')
+    nvcc.chmod(0o755)
+    monkeypatch.setattr(build, "compiler", lambda: str(nvcc))
+    with pytest.raises(OSError, match=r"stream-.*\.so"):
+        build.built("90", tmp_path / "cache")
+    assert not any((tmp_path / "cache").iterdir())
+
+
 needs_card = pytest.mark.skipif(bool(build.obstacle()), reason=build.obstacle())
 
 
