@@ -62,7 +62,6 @@ def settle(config: ServerConfig) -> None:
     Unfrozen, each full collection walks all of it (tens of milliseconds with torch loaded) in the middle of a step; and
     what first requests bring, kernels and what was imported for them, is there only at the flush behind them.
     """
-    gc.unfreeze()
     gc.collect()
     if not config.disable_gc_freeze:
         gc.freeze()

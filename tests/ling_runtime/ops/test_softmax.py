@@ -10,7 +10,7 @@ from tests.ling_runtime.interpreted import DEVICE  # isort: skip - before anythi
 from ling_runtime.memory.latent import PAGE
 from ling_runtime.ops.triton.mla import SPLIT_PAGES, Parts, _merged
 
-pytestmark = pytest.mark.usefixtures("interpreter")
+pytestmark = [pytest.mark.usefixtures("interpreter"), pytest.mark.whole]
 HEADS, RANK = 8, 64
 REQUESTS = 256 if DEVICE.type == "cuda" else 4
 KEYS = PAGE * SPLIT_PAGES

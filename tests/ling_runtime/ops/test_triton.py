@@ -62,11 +62,12 @@ def test_router_gives_ties_to_the_lowest_expert() -> None:
     assert torch.equal(route_triton(x, weights)[0], route(x, weights)[0])
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_whole_logits_choose_as_the_head_without_logits_does(dtype: torch.dtype) -> None:
     """Logits that lie so close that bf16 makes many of them equal: the order of one sum is all that decides."""
     x = draw(17, 96, dtype=dtype)
-    weight = (draw(1, 96).expand(1000, -1) + 0.01 * draw(1000, 96)).to(dtype)
+    weight = (draw(1, 96).expand(300, -1) + 0.01 * draw(300, 96)).to(dtype)
     logits = project_triton(x, weight)
     assert torch.equal(logits.argmax(dim=1), greedy_triton(x, weight))
     if dtype == torch.bfloat16:

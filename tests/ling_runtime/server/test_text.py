@@ -49,7 +49,7 @@ def chunks(url: str, tokens: int, prompt: int = 0, **sampling: Any) -> list[dict
 @pytest.mark.parametrize("window", [1, 4])
 def test_every_script_streams_in_whole_characters(listening: Any, shipped_tokenizer: Tokenizer, window: int) -> None:
     answers = [shipped_tokenizer.encode(text) for text in SCRIPTS.values()]
-    url = listening(ScriptedExecutor(lambda p: answers[p[0]], window=window, step_s=0.005), shipped_tokenizer)
+    url = listening(ScriptedExecutor(lambda p: answers[p[0]], window=window, step_s=0.002), shipped_tokenizer)
     for index, text in enumerate(SCRIPTS.values()):
         received = chunks(url, len(answers[index]), prompt=index)
         assert len(answers[index]) > len(text) / 2, "the script is known to the tokenizer, so it tests nothing"
