@@ -52,7 +52,7 @@ class ABSpec(Declared):
     seed: int = 1
     """Of the coin that orders each block."""
     servers: Literal["auto", "together", "in_turn"] = "auto"
-    """auto: both alive at once if memory suffices; never loaded at once in any case."""
+    """auto: both alive at once if memory suffices; they are asked one at a time in any case."""
     start: Literal["in_turn", "at_once"] = "in_turn"
     """at_once: servers that are alive together are also launched together, which halves what launches cost. For engines
     that take the memory they need; one that sizes itself by what it finds free would see half of the other's.

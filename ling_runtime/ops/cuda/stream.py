@@ -17,8 +17,7 @@ from ling_runtime.ops.triton.kda import kda_window_triton
 from ling_runtime.ops.triton.kda_out import normed_linear
 from ling_runtime.ops.triton.launch import level
 from ling_runtime.ops.triton.linear import linear_triton
-from ling_runtime.ops.triton.moe_layer import routed
-from ling_runtime.ops.triton.router_norm import GateSums, moe_block_gate_norm, moe_block_gate_norm_bf16, norm_select
+from ling_runtime.ops.triton.router_norm import GateSums, gated_block, norm_gate
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -112,6 +111,8 @@ def kda_window_cuda(
 
 def norm_gate_cuda(x: Tensor, residual: Tensor, norm: Tensor, gate: Tensor) -> GateSums:
     """As `router_norm.norm_gate`, in one part; weights in fp32 are three of bf16."""
+    if not gateable(x, gate):
+        return norm_gate(x, residual, norm, gate)
     x, residual = _read_whole(x).contiguous(), _read_whole(residual).contiguous()
     (rows, inner), experts = x.shape, len(gate)
     sums = torch.empty(1, rows, experts, dtype=torch.float32, device=x.device)
@@ -140,9 +141,9 @@ def moe_block_cuda(
     kernels: Kernels,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """x [R, D] -> (norm of the sum with the residual, the sum), with the layer's two norms `entry` and `norm`."""
-    if not gateable(x, weights.router.gate):
-        return moe_block_gate_norm(x, residual, entry, norm, eps, rows, weights, kernels)
-    return _block(x, residual, entry, norm, eps, rows, weights, kernels, weights.router.gate)
+    return gated_block(
+        x, residual, entry, norm, eps, rows, weights, kernels, weights.router.gate, norm_gate_cuda
+    )  # fmt: skip
 
 
 @variant("moe_block", "cuda_bf16", "rounding", f"as triton_gate_norm_bf16; in the gate {ORDER}")
@@ -150,15 +151,6 @@ def moe_block_cuda_bf16(
     x: Tensor, residual: Tensor, entry: Tensor, norm: Tensor, eps: float, rows: int, weights: MoeWeights,
     kernels: Kernels,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    if not gateable(x, weights.router.narrow_gate):
-        return moe_block_gate_norm_bf16(x, residual, entry, norm, eps, rows, weights, kernels)
-    return _block(x, residual, entry, norm, eps, rows, weights, kernels, weights.router.narrow_gate)
-
-
-def _block(
-    x: Tensor, residual: Tensor, entry: Tensor, norm: Tensor, eps: float, rows: int, weights: MoeWeights,
-    kernels: Kernels, gate: Tensor,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    sums = norm_gate_cuda(x, residual, entry, gate)
-    normed, ids, chosen = norm_select(sums, entry, eps, weights.router)
-    return routed(normed, sums.total, norm, eps, rows, ids, chosen, weights, kernels)
+    return gated_block(
+        x, residual, entry, norm, eps, rows, weights, kernels, weights.router.narrow_gate, norm_gate_cuda
+    )  # fmt: skip

@@ -21,6 +21,8 @@ from ling_runtime.ops.triton.moe_layer import routed
 from ling_runtime.ops.triton.router import GATE_TILES, SPLITS, gate_form, select_row, shares, sum_parts
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
     from ling_runtime.ops.moe_layer import MoeWeights
@@ -38,7 +40,7 @@ def moe_block_gate_norm(
     kernels: Kernels,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """x [R, D] -> (norm of the sum with the residual, the sum), with the layer's two norms `entry` and `norm`."""
-    return _block(x, residual, entry, norm, eps, rows, weights, kernels, weights.router.gate)
+    return gated_block(x, residual, entry, norm, eps, rows, weights, kernels, weights.router.gate)
 
 
 @variant("moe_block", "triton_gate_norm_bf16", "rounding", f"{WHY}, and meet gate weights in bf16")
@@ -46,14 +48,15 @@ def moe_block_gate_norm_bf16(
     x: Tensor, residual: Tensor, entry: Tensor, norm: Tensor, eps: float, rows: int, weights: MoeWeights,
     kernels: Kernels,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    return _block(x, residual, entry, norm, eps, rows, weights, kernels, weights.router.narrow_gate)
+    return gated_block(x, residual, entry, norm, eps, rows, weights, kernels, weights.router.narrow_gate)
 
 
-def _block(
+def gated_block(
     x: Tensor, residual: Tensor, entry: Tensor, norm: Tensor, eps: float, rows: int, weights: MoeWeights,
-    kernels: Kernels, gate: Tensor,
+    kernels: Kernels, gate: Tensor, gated: Callable[[Tensor, Tensor, Tensor, Tensor], GateSums] | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    sums = norm_gate(x, residual, entry, gate)
+    """The block with weights `gate` [E, D]; `gated` is what sums their product, by default `norm_gate`."""
+    sums = (gated or norm_gate)(x, residual, entry, gate)
     normed, ids, chosen = norm_select(sums, entry, eps, weights.router)
     return routed(normed, sums.total, norm, eps, rows, ids, chosen, weights, kernels)
 
