@@ -80,6 +80,7 @@ def commands(spec: CellSpec, prompts: Path, directory: Path) -> dict[Part, Comma
         "--dtype": engine.dtype,
         "--num-threads": engine.threads,
     }
+    chosen = [part for pair in sorted(spec.kernels.items()) for part in ("--kernel", "=".join(pair))]
     samples, sts, costs = (directory / name for name in (SAMPLES, STS, COST_TABLE))
     collect = {
         "--prompts": prompts,
@@ -89,12 +90,13 @@ def commands(spec: CellSpec, prompts: Path, directory: Path) -> dict[Part, Comma
         "--out": samples,
     }
     arguments: dict[Part, list[str]] = {
-        "collect": _flat(executor | collect),
-        "fit": _flat(executor | {"--samples": samples, "--out": sts}),
+        "collect": [*_flat(executor | collect), *chosen],
+        "fit": [*_flat(executor | {"--samples": samples, "--out": sts}), *chosen],
         "profile": [
             *_flat(executor | {"--rounds": wanted.rounds, "--seed": wanted.seed, "--out": costs}),
             "--requests",
             *map(str, wanted.requests),
+            *chosen,
         ],
     }
     env = {**child_env(engine.threads), **spec.env}
@@ -151,7 +153,7 @@ def flags(sts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def use(spec: CellSpec, artifacts: Mapping[str, str]) -> str:
-    """The line that serves with these artifacts. They bind model, draft, block and machine, so it says those too."""
+    """The line that serves with these artifacts: with the model, draft, block, machine and kernels that they bind."""
     speculation, engine = spec.speculation, spec.engine
     keys = {
         "speculation": "dspark",
@@ -163,6 +165,7 @@ def use(spec: CellSpec, artifacts: Mapping[str, str]) -> str:
             for key in BINDING
             if getattr(engine, key) != getattr(EngineSpec(), key)
         },
+        **{f"kernels.{operator}": variant for operator, variant in sorted(spec.kernels.items())},
         "speculation.verify_mode": "compact",
         **{f"speculation.{key}": path for key, path in artifacts.items()},
     }

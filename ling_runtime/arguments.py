@@ -139,7 +139,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] | None = None
         raise ConfigError(_unknown(unknown[0]))
     values = {key: value for key, value in vars(given).items() if value is not None}
     values["without_effect"] = tuple(dict.fromkeys(values.pop("without_effect", ())))
-    values["kernel"] = _kernels(values.pop("kernel", ()))
+    values["kernel"] = kernels_of(values.pop("kernel", ()))
     if "gc_threshold" in values:
         values["gc_threshold"] = tuple(values["gc_threshold"])
     values.setdefault("tokenizer_path", values["model_path"])
@@ -223,7 +223,8 @@ def _unknown(argument: str) -> str:
     return f"unknown argument {flag}; the nearest known one is {nearest}"
 
 
-def _kernels(pairs: Sequence[str]) -> dict[str, str]:
+def kernels_of(pairs: Sequence[str]) -> dict[str, str]:
+    """What --kernel says; ConfigError for what is no choice, or two."""
     chosen: dict[str, str] = {}
     for pair in pairs:
         operator, equals, variant = pair.partition("=")

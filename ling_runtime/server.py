@@ -193,10 +193,13 @@ def device_variants(config: ServerConfig) -> dict[str, str]:
     from ling_runtime.executor.dspark_graphs import BLOCK_VARIANTS  # noqa: PLC0415 - it imports Triton
     from ling_runtime.ops.cuda.build import obstacle  # noqa: PLC0415
 
-    if why := obstacle():
-        log.warning("%s: by Triton instead of CUDA C++: %s", ", ".join(graphs.STREAMED_VARIANTS), why)
     one = BLOCK_VARIANTS if config.speculative_algorithm == "DSPARK" else graphs.DEVICE_VARIANTS
-    return graphs.device_selection(config.kernel, graphs.best_here(graphs.RANK_VARIANTS if config.tp_size > 1 else one))
+    best = graphs.best_here(graphs.RANK_VARIANTS if config.tp_size > 1 else one)
+    chosen = graphs.device_selection(config.kernel, best)
+    replaced = [name for name in graphs.STREAMED_VARIANTS if name in chosen and name not in config.kernel]
+    if replaced and (why := obstacle()):
+        log.warning("%s: by Triton instead of CUDA C++: %s", ", ".join(replaced), why)
+    return chosen
 
 
 def draft_settings(config: ServerConfig) -> DraftSettings | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,24 +15,34 @@ SOURCES = sorted(p for top in ("ling_runtime", "experiments", "gates", "analysis
 MAX_FILE, MAX_MEDIAN_FILE, MAX_FUNCTION, MAX_P90_FUNCTION = 300, 120, 60, 30
 
 
-def function_lengths(tree: ast.Module) -> list[int]:
+@dataclass(frozen=True)
+class Shape:
+    explained: bool
+    lines: int
+    functions: tuple[int, ...]
+    """Lines of each."""
+
+
+@cache
+def shape(path: Path) -> Shape:
+    text = path.read_text()
+    tree = ast.parse(text)
     functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
-    return [(f.end_lineno or f.lineno) - f.lineno + 1 for f in functions]
+    lengths = tuple((f.end_lineno or f.lineno) - f.lineno + 1 for f in functions)
+    return Shape(bool(ast.get_docstring(tree)), text.count("\n"), lengths)
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_file_is_small_explained_and_made_of_small_functions(path: Path) -> None:
-    text = path.read_text()
-    tree = ast.parse(text)
-    assert ast.get_docstring(tree), "a module says why it exists"
-    assert text.count("\n") <= MAX_FILE
-    assert max(function_lengths(tree), default=0) <= MAX_FUNCTION
+    found = shape(path)
+    assert found.explained, "a module says why it exists"
+    assert found.lines <= MAX_FILE
+    assert max(found.functions, default=0) <= MAX_FUNCTION
 
 
 def test_the_whole_stays_readable() -> None:
-    trees = {path: ast.parse(path.read_text()) for path in SOURCES}
-    lines = sorted(path.read_text().count("\n") for path in SOURCES)
-    functions = sorted(length for tree in trees.values() for length in function_lengths(tree))
+    lines = sorted(shape(path).lines for path in SOURCES)
+    functions = sorted(length for path in SOURCES for length in shape(path).functions)
     assert lines[len(lines) // 2] <= MAX_MEDIAN_FILE
     assert functions[len(functions) * 9 // 10] <= MAX_P90_FUNCTION
 

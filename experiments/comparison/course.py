@@ -37,10 +37,14 @@ if TYPE_CHECKING:
 
     from omegaconf import DictConfig
 
-    from experiments.comparison.spec import Declared, Modes
+    from experiments.comparison.spec import ABSpec, Declared, Modes
     from experiments.composition import Composed
     from experiments.preparation import Prepared
     from experiments.spec import CellSpec
+
+
+GRAPH_MEMORY = "graph-memory-mib"
+"""A flag of our server, by which it bounds what it records."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,8 +148,9 @@ def prepare(composed: Sequence[Composed]) -> Venture:
         raise ConfigError("mode", f"{modes.mode} is one job, not {len(composed) // expected}; -m is for sweeps")
     if any(one.cell.calibrates for one in composed):
         raise ConfigError("calibration", f"makes files and measures nothing that mode={modes.mode} could compare")
-    check_settings(modes, first.cell)
     specs = tuple(one.cell for one in composed)
+    check_settings(modes, first.cell)
+    check_start(modes.ab, specs)
     cells = arms(first, specs) if modes.mode == "ab" else changes(first, specs)
     return Venture(plan=Plan(first.study, cells), modes=modes, composed=specs)
 
@@ -167,11 +172,6 @@ def check_settings(modes: Modes, cell: CellSpec) -> None:
     for key, value in {"ab.budget_s": settings.budget_s, "ab.floor_days": settings.floor_days}.items():
         if value <= 0:
             raise ConfigError(key, f"{value:g} is no limit; allowed: above 0")
-    if settings.start == "at_once" and settings.servers != "together":
-        problem = (
-            f"at_once is for servers that are alive together, and ab.servers={settings.servers}; allowed: together"
-        )
-        raise ConfigError("ab.start", problem)
     if settings.prompts > cell.workload.num_prompts:
         raise ConfigError("ab.prompts", f"{settings.prompts} to a block, but workload.num_prompts has fewer")
     names = [entry.name for entry in modes.campaign.changes]
@@ -179,6 +179,24 @@ def check_settings(modes: Modes, cell: CellSpec) -> None:
         raise ConfigError("campaign.changes", f"names must differ, also from {BASE!r}: {', '.join(names)}")
     if modes.mode == "campaign" and not names:
         raise ConfigError("campaign.changes", "none are given")
+
+
+def check_start(settings: ABSpec, cells: Sequence[CellSpec]) -> None:
+    if settings.start != "at_once":
+        return
+    if settings.servers != "together":
+        problem = (
+            f"at_once is for servers that are alive together, and ab.servers={settings.servers}; allowed: together"
+        )
+        raise ConfigError("ab.start", problem)
+    for engine in (cell.engine for cell in cells):
+        given = {*engine.flags, *(part.partition("=")[0].removeprefix("--") for part in engine.extra_args)}
+        if GRAPH_MEMORY in given:
+            problem = (
+                f"at_once beside {GRAPH_MEMORY} (engine.flags, engine.extra_args): each server counts what its card "
+                f"has left, so what one records would count as the other's; allowed: in_turn, or no {GRAPH_MEMORY}"
+            )
+            raise ConfigError("ab.start", problem)
 
 
 def arms(first: Composed, specs: Sequence[CellSpec]) -> tuple[Prepared, ...]:

@@ -4,8 +4,8 @@
     fit      --samples samples.pt --out sts.json    temperatures, for --speculative-dspark-confidence-sts-path
     profile  --out cost_table.json                  step times, for --speculative-dspark-sps-table-path
 
-All three take the target and the draft, for an artifact is bound to them (and a cost table to the machine, the dtype
-and the number of threads). Exit code 2 for arguments or files that do not fit.
+All three take the target and the draft, for an artifact is bound to them (and a cost table to the machine, the dtype,
+the number of threads and the kernels of a step). Exit code 2 for arguments or files that do not fit.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 
+from ling_runtime.arguments import kernels_of
 from ling_runtime.calibration import samples
 from ling_runtime.calibration.collect import collect
 from ling_runtime.calibration.fit import fitted
@@ -33,14 +34,15 @@ def main() -> int:
     given = _parser().parse_args()
     if given.num_threads is not None:
         torch.set_num_threads(given.num_threads)
-    checkpoints = Checkpoints(
-        target=given.model_path,
-        draft=given.speculative_draft_model_path,
-        block_size=given.speculative_dspark_block_size,
-        device=given.device,
-        dtype=given.dtype,
-    )
     try:
+        checkpoints = Checkpoints(
+            target=given.model_path,
+            draft=given.speculative_draft_model_path,
+            block_size=given.speculative_dspark_block_size,
+            device=given.device,
+            dtype=given.dtype,
+            kernels=kernels_of(given.kernel),
+        )
         given.run(given, checkpoints)
     except ConfigError as error:
         sys.stderr.write(f"ling_runtime.calibration: error: {error}\n")
@@ -101,6 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--device", choices=("cpu", "cuda"), default="cpu")
     add("--dtype", choices=("float32", "bfloat16"), default="float32")
     add("--num-threads", type=_positive, metavar="N", help="of torch; a cost table is bound to it")
+    add("--kernel", action="extend", nargs="+", default=[], metavar="OP=VARIANT", help="as the server's; bound, too")
     add("--out", type=_file, required=True, metavar="FILE")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parts = parser.add_subparsers(required=True, metavar="collect|fit|profile")

@@ -8,7 +8,7 @@ size for as long as it is measured.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,7 @@ from ling_runtime.training.documents import plain, question
 from ling_runtime.training.problems.generate import generate
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ling_runtime.executor.interface import StepOutput
     from ling_runtime.executor.step import StepExecutor
@@ -44,35 +44,41 @@ class Checkpoints:
     block_size: int | None
     device: str
     dtype: str
+    kernels: Mapping[str, str] = field(default_factory=dict)
+    """Variants that are asked for."""
 
     def executor(self, max_requests: int) -> StepExecutor:
         """On a CUDA device its steps are replayed, as the server's are; each is read before the next."""
         draft = DraftSettings(path=self.draft, block_size=self.block_size, confidence=True)
-        graphs = self.device == "cuda" and usable() and DraftConfig.from_pretrained(self.draft).attention_type == "mha"
         settings = ExecutorSettings(
             draft=draft,
             max_requests=max_requests,
             dtype=self.dtype,
             device=self.device,
-            graphs=GraphSettings() if graphs else None,
-            kernels=block_variants() if graphs else {},
+            graphs=GraphSettings() if self._replayed() else None,
+            kernels=self.selection(),
         )
         return load_executor(self.target, settings)
 
     def identity(self, gamma: int) -> Identity:
-        return identity_of(self.target, self.draft, gamma, device=self.device, dtype=self.dtype)
+        kernels = self.selection()
+        return identity_of(self.target, self.draft, gamma, device=self.device, dtype=self.dtype, kernels=kernels)
+
+    def selection(self) -> dict[str, str]:
+        """The server's own: what a step costs is measured of it."""
+        if not self._replayed():
+            return dict(self.kernels)
+        from ling_runtime.executor.dspark_graphs import BLOCK_VARIANTS  # noqa: PLC0415 - it imports Triton
+        from ling_runtime.executor.graphs import best_here, device_selection  # noqa: PLC0415
+
+        return device_selection(self.kernels, best_here(BLOCK_VARIANTS))
+
+    def _replayed(self) -> bool:
+        return self.device == "cuda" and usable() and DraftConfig.from_pretrained(self.draft).attention_type == "mha"
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         tokenizer = Tokenizer.from_pretrained(Path(self.target))
         return [tokenizer.encode(text) for text in texts]
-
-
-def block_variants() -> dict[str, str]:
-    """The server's own: what a step costs is measured of them."""
-    from ling_runtime.executor.dspark_graphs import BLOCK_VARIANTS  # noqa: PLC0415 - it imports Triton
-    from ling_runtime.executor.graphs import best_here  # noqa: PLC0415
-
-    return best_here(BLOCK_VARIANTS)
 
 
 class Session:

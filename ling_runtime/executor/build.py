@@ -73,7 +73,13 @@ def load_executor(path: str, settings: ExecutorSettings, ranks: Communicator = A
     executor = build_executor(config, tensors, settings, ranks)
     if draft := settings.draft:
         executor.schedule = load_schedule(
-            path, draft.path, executor.window - 1, draft.schedule, device=settings.device, dtype=settings.dtype
+            path,
+            draft.path,
+            executor.window - 1,
+            draft.schedule,
+            device=settings.device,
+            dtype=settings.dtype,
+            kernels=settings.kernels,
         )
     return executor
 

@@ -49,7 +49,7 @@ def calibrated(
     directory = tmp_path_factory.mktemp("calibrated")
     (directory / "out").mkdir()
     blank_store(directory / "out/mlflow.db")
-    sizes = overrides(draft, "speculation.block_size=4,8", "tracking=mlflow", "-m")
+    sizes = overrides(draft, "speculation.block_size=4,8", "kernels.moe_align=pair_axis", "tracking=mlflow", "-m")
     return start(small(directory, checkpoint, *sizes), directory)
 
 
@@ -61,6 +61,7 @@ def test_it_ends_with_artifacts_and_the_line_of_any_run(calibrated: Run) -> None
     assert (cell["status"], cell["verdict"], cell["mean_tpot_ms"], cell["gates"]) == ("valid", None, None, {})
     attempt = Path(cell["record"]).parent
     assert {path.name for path in attempt.iterdir()} == FILES
+    assert (attempt / "command.txt").read_text().count(" --kernel moe_align=pair_axis") == 3
     assert cell["artifacts"] == {
         "sts_path": str(attempt / "sts.json"),
         "cost_table_path": str(attempt / "cost_table.json"),
@@ -88,6 +89,7 @@ def test_the_line_it_prints_is_a_configuration_that_runs(calibrated: Run, run_py
     assert shown.code == 0, shown.err
     assert "--speculative-dspark-verify-mode compact --speculative-dspark-scheduler causal" in shown.out
     assert "sts.json" in shown.out
+    assert "--kernel moe_align=pair_axis" in shown.out
 
 
 def test_mlflow_holds_figures_and_artifacts(calibrated: Run) -> None:

@@ -138,7 +138,9 @@ def test_a_draft_without_weights_is_half_a_draft(make: Callable[..., CellSpec], 
 def artifact(directory: Path, cell: CellSpec, content: dict[str, Any], **made_with: Any) -> str:
     """A file made with what `cell` runs, but for `made_with`."""
     assert cell.speculation.draft_path is not None
-    own = identity_of(cell.model.path, cell.speculation.draft_path, 8, device="cpu", dtype="float32", threads=1)
+    own = identity_of(
+        cell.model.path, cell.speculation.draft_path, 8, device="cpu", dtype="float32", kernels={}, threads=1
+    )
     path = directory / "artifact.json"
     write_artifact(path, replace(own, **made_with), content)
     return str(path)
@@ -157,6 +159,7 @@ COSTS = {"sample_batch_tokens": [1, 9], "sample_steps_per_sec": [9.0, 5.0]}
         ("sts_path", COSTS, {}, "temperatures=None"),
         ("cost_table_path", COSTS, {"hardware": "another"}, "made with hardware 'another'"),
         ("cost_table_path", COSTS, {"target": "other"}, "made with target 'other'"),
+        ("cost_table_path", COSTS, {"kernels": {"moe": "x"}}, "made with kernels moe=x, but here it is moe=reference"),
     ],
 )
 def test_an_artifact_of_something_else_is_refused_unless_that_is_allowed(
@@ -172,6 +175,10 @@ def test_an_artifact_of_something_else_is_refused_unless_that_is_allowed(
 def test_artifacts_of_this_very_cell_are_taken(make: Callable[..., CellSpec], tmp_path: Path) -> None:
     path = artifact(tmp_path, checked(make()), TEMPERATURES | COSTS)
     checked(make(verify_mode="cap-accept", sts_path=path, cost_table_path=path))
+    compact = make(verify_mode="compact", sts_path=path, cost_table_path=path)
+    checked(compact)
+    with pytest.raises(ConfigError, match=r"speculation\.cost_table_path: .* but here it is moe_align=pair_axis"):
+        checked(replace(compact, kernels={"moe_align": "pair_axis"}))
 
 
 def test_an_artifact_that_is_not_there_is_refused(make: Callable[..., CellSpec]) -> None:

@@ -7,10 +7,12 @@ for one is a configuration error that lists what there is.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from functools import cache
@@ -21,6 +23,8 @@ import torch
 SOURCE = Path(__file__).with_name("stream.cu")
 HEADERS = sorted(SOURCE.parent.glob("*.cuh"))
 FLAGS = ("-shared", "-Xcompiler", "-fPIC", "-O3", "-std=c++17")
+LIMIT_S = 600.0
+"""A build takes seconds: one that is not done by now hangs, and must not keep a server from starting without."""
 
 
 def compiler() -> str | None:
@@ -74,10 +78,36 @@ def built(capability: str, folder: Path) -> Path:
         with tempfile.TemporaryDirectory(dir=folder) as fresh:
             out = Path(fresh) / library.name
             target = f"-gencode=arch=compute_{capability},code=sm_{capability}"
-            command = [nvcc, *FLAGS, target, "-o", str(out), str(SOURCE)]
-            made = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-            if made.returncode or not out.exists():
-                raise RuntimeError(f"{SOURCE.name} does not build: {(made.stderr or made.stdout)[-2000:]}")
+            status, words = compiled([nvcc, *FLAGS, target, "-o", str(out), str(SOURCE)], fresh)
+            if status or not out.exists():
+                raise RuntimeError(f"{SOURCE.name} does not build: {words[-2000:]}")
             ctypes.CDLL(str(out))
             out.replace(library)  # whole or not at all, whoever else builds it now
     return library
+
+
+def compiled(command: list[str], scratch: str) -> tuple[int, str]:
+    """The compiler's exit status and words, with what it keeps between its passes in `scratch`.
+
+    RuntimeError when it takes too long. Its passes are processes of their own, and end with it.
+    """
+    try:
+        with subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            env=os.environ | {"TMPDIR": scratch},
+            process_group=0,
+        ) as nvcc:
+            try:
+                out, err = nvcc.communicate(timeout=LIMIT_S)
+            except BaseException:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(nvcc.pid, signal.SIGKILL)
+                raise
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"{SOURCE.name} does not build: no end after {LIMIT_S:g} s") from None
+    return nvcc.returncode, err or out

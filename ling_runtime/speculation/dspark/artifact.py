@@ -19,7 +19,7 @@ from ling_runtime.config import ConfigError
 from ling_runtime.speculation.dspark import cost
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
 
     from ling_runtime.speculation.dspark.cost import CostTable
     from ling_runtime.speculation.dspark.identity import Identity
@@ -60,7 +60,7 @@ def load_temperatures(path: str | None, identity: Identity, *, allow_fallback: b
 
 def load_cost(path: str | None, identity: Identity, *, allow_fallback: bool) -> Loaded[CostTable]:
     """A cost table in either format; flat without a file."""
-    source = _Source("--speculative-dspark-sps-table-path", path, ("target", "draft", "gamma", "hardware"))
+    source = _Source("--speculative-dspark-sps-table-path", path, ("target", "draft", "gamma", "hardware", "kernels"))
     default: Loaded[CostTable] = Loaded(cost.FLAT, None)
     return _load(source, identity, cost.from_json, default, "every row is verified", allow_fallback=allow_fallback)
 
@@ -122,5 +122,21 @@ def _check_identity(raw: dict[str, Any], identity: Identity, source: _Source) ->
     if not isinstance(made_with, dict):
         raise ConfigError(f"identity={made_with!r}: must be an object")
     for key in source.binding:
-        if made_with.get(key) != ours[key]:
+        if key == "kernels":
+            _check_kernels(made_with.get(key), identity.kernels)
+        elif made_with.get(key) != ours[key]:
             raise ConfigError(f"made with {key} {made_with.get(key)!r}, but here it is {ours[key]!r}")
+
+
+def _check_kernels(theirs: object, ours: Mapping[str, str] | None) -> None:
+    if ours is None:
+        return
+    if not isinstance(theirs, dict):
+        raise ConfigError(f"does not name the kernels that it was made with, and here it is {_said(ours, ours)}")
+    differing = sorted(o for o in {*theirs, *ours} if theirs.get(o, "reference") != ours.get(o, "reference"))
+    if differing:
+        raise ConfigError(f"made with kernels {_said(theirs, differing)}, but here it is {_said(ours, differing)}")
+
+
+def _said(kernels: Mapping[str, Any], operators: Iterable[str]) -> str:
+    return ", ".join(f"{o}={kernels.get(o, 'reference')}" for o in operators) or "reference throughout"

@@ -15,7 +15,7 @@ from ling_runtime.speculation.dspark.identity import identity_of
 from ling_runtime.speculation.dspark.planner import planner_for
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from torch import Tensor
 
@@ -58,12 +58,20 @@ class Planned:
 
 
 def load_schedule(
-    target: str, draft: str, gamma: int, settings: ScheduleSettings, *, device: str, dtype: str
+    target: str,
+    draft: str,
+    gamma: int,
+    settings: ScheduleSettings,
+    *,
+    device: str,
+    dtype: str,
+    kernels: Mapping[str, str],
 ) -> Planned | None:
     """Read the artifacts for these two checkpoints; ConfigError for one that does not fit. None for mode static."""
     if settings.mode == "static":
         return None
-    identity = identity_of(target, draft, gamma, device=device, dtype=dtype)
+    counted = kernels if settings.mode == "compact" else None  # the table of a policy is not of steps with every row
+    identity = identity_of(target, draft, gamma, device=device, dtype=dtype, kernels=counted)
     temperatures = load_temperatures(settings.temperatures_path, identity, allow_fallback=settings.allow_fallback)
     cost = load_cost(settings.cost_path, identity, allow_fallback=settings.allow_fallback)
     return Planned(

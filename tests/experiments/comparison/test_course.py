@@ -28,6 +28,7 @@ ENTRIES = (
     Entry(name="deeper", overrides=("speculation.num_steps=5",)),
     Entry(name="router", overrides=("kernels.router=bf16",)),
 )
+AT_ONCE = ABSpec(prompts=1, start="at_once", servers="together")
 
 
 @pytest.fixture
@@ -94,6 +95,28 @@ def test_what_is_wrong_is_found_before_anything_starts(
 ) -> None:
     with pytest.raises(ConfigError, match=named):
         go(modes, *changes)
+
+
+@pytest.mark.parametrize(
+    "bounded",
+    [
+        {"flags": {"graph-memory-mib": "512"}},
+        {"extra_args": ("--graph-memory-mib", "512")},
+        {"extra_args": ("--graph-memory-mib=512",)},
+    ],
+    ids=["a flag", "arguments", "one argument"],
+)
+def test_a_server_that_counts_what_the_card_has_left_starts_alone(
+    go: Callable[..., Venture], make_cell: Callable[..., CellSpec], bounded: dict[str, Any]
+) -> None:
+    base = make_cell().engine
+    change = {"engine": replace(base, device="cuda", **bounded)}
+    message = r"ab\.start: at_once beside graph-memory-mib .* allowed: in_turn, or no graph-memory-mib"
+    for modes in (Modes(mode="ab", ab=AT_ONCE), replace(campaign(ENTRIES[0]), ab=AT_ONCE)):
+        with pytest.raises(ConfigError, match=message):
+            go(modes, change)
+    go(ab(start="in_turn", servers="together"), change)
+    go(Modes(mode="ab", ab=AT_ONCE), {"engine": replace(base, flags={"pdl": "late"}, device="cuda")})
 
 
 def test_a_second_driver_says_so_and_waits_for_the_first(

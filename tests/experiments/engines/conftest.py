@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -60,6 +61,7 @@ def preset() -> Iterator[Callable[..., list[CellSpec]]]:
     schema.register()
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
 
+        @cache
         def cells(name: str, *overrides: str) -> list[CellSpec]:
             given = [f"experiment={name}", *overrides]
             config = compose("config", given)

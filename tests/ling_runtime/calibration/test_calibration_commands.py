@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from ling_runtime.arguments import kernels_of, parse
 from ling_runtime.calibration import __main__ as command
 from ling_runtime.calibration import profile as profiling
 from ling_runtime.calibration import samples as filed
@@ -18,11 +19,13 @@ from ling_runtime.calibration.collect import collect
 from ling_runtime.calibration.fit import fitted
 from ling_runtime.calibration.profile import Batch, probed_rows, profile, rising, table
 from ling_runtime.calibration.samples import Samples
+from ling_runtime.calibration.session import Checkpoints
 from ling_runtime.config import ConfigError
 from ling_runtime.draft_config import DraftConfig
 from ling_runtime.draft_weights import initialise_draft, save_draft
 from ling_runtime.executor.build import ExecutorSettings, build_executor
 from ling_runtime.executor.draft import DraftSettings
+from ling_runtime.server import device_variants
 from ling_runtime.speculation.dspark.artifact import load_cost, load_temperatures
 from ling_runtime.speculation.dspark.identity import Identity, identity_of
 from tests.ling_runtime.executor.driving import prompt_of
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
     from tests.ling_runtime.conftest import WriteDraft
 
 TINY = Path(__file__).parents[3] / "ling_runtime/checkpoints/ling_tiny"
-IDENTITY = Identity(target="t", draft="d", gamma=4, hardware="h")
+IDENTITY = Identity(target="t", draft="d", gamma=4, hardware="h", kernels={})
 
 
 @pytest.fixture
@@ -158,6 +161,8 @@ def test_rows_are_probed_from_one_each_to_the_window_and_at_the_edges_of_tiles()
     assert probed_rows(8, 3) == [8, 16, 17, 24]
 
 
+CHOSEN = ("--kernel", "moe_align=pair_axis")
+
 # As commands ----------------------------------------------------------------------------------------------------------
 
 
@@ -189,17 +194,38 @@ def test_the_three_commands_make_what_the_server_takes(
     collected = ("--prompts", prompts, "--max-new-tokens", 8, "--out", samples)
     assert run(monkeypatch, "collect", draft, *collected) == 0
     assert run(monkeypatch, "fit", draft, "--samples", samples, "--out", sts) == 0
-    profiled = ("--requests", 1, 2, "--rounds", 1, "--steps", 1, "--prompt-tokens", 16, "--out", cost)
+    profiled = ("--requests", 1, 2, "--rounds", 1, "--steps", 1, "--prompt-tokens", 16, "--out", cost, *CHOSEN)
     assert run(monkeypatch, "profile", draft, *profiled) == 0
     shown = capsys.readouterr().out
     assert "accept length" in shown
     assert "ECE before" in shown
     assert "measured ms" in shown
-    here = identity_of(TINY, draft, 2, device="cpu", dtype="float32", threads=1)
+    chosen = {"moe_align": "pair_axis"}
+    here = identity_of(TINY, draft, 2, device="cpu", dtype="float32", kernels=chosen, threads=1)
     assert len(load_temperatures(str(sts), here, allow_fallback=False).value) == 2
     assert not load_cost(str(cost), here, allow_fallback=False).value.flat
     assert run(monkeypatch, "fit", draft, "--samples", prompts, "--out", sts) == 2
     assert "no file that torch has saved" in capsys.readouterr().err
+    assert run(monkeypatch, "profile", draft, "--kernel", "moe_align", "--out", cost) == 2
+    assert "--kernel moe_align: expected OP=VARIANT" in capsys.readouterr().err
+    assert run(monkeypatch, "profile", draft, "--kernel", "moe_align=none", "--out", cost) == 2
+    assert "kernels.moe_align=none: unknown variant; allowed: reference, pair_axis" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flags", [(), CHOSEN, ("--kernel", "linear=triton", "moe=triton")], ids=" ".join)
+def test_on_a_card_what_is_measured_is_what_the_server_would_run(
+    write_draft: WriteDraft, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...]
+) -> None:
+    pytest.importorskip("triton")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    draft = write_draft()
+    asked = kernels_of(flags[1:])
+    one = Checkpoints(target="t", draft=draft, block_size=4, device="cuda", dtype="bfloat16", kernels=asked)
+    block = ("--speculative-algorithm", "DSPARK", "--speculative-draft-model-path", draft)
+    server = device_variants(parse(["--model-path", "t", "--device", "cuda", *block, *flags]))
+    assert one.selection() == server
+    assert asked.items() <= server.items()
+    assert server["draft_block"] == "triton"
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from tests.ling_runtime.executor.driving import advance, generate, prompt_of, st
 from tests.ling_runtime.executor.oracle import plant
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from torch import Tensor
@@ -169,13 +169,14 @@ def target(small_json: dict[str, Any], small_tensors: dict[str, Tensor], tmp_pat
     return str(path)
 
 
-def load(target: str, draft: str, **schedule: Any) -> StepExecutor:
+def load(target: str, draft: str, kernels: Mapping[str, str] | None = None, **schedule: Any) -> StepExecutor:
     wished = DraftSettings(path=draft, schedule=ScheduleSettings(**schedule))
-    return load_executor(target, ExecutorSettings(draft=wished, context_length=100, max_requests=2))
+    settings = ExecutorSettings(draft=wished, context_length=100, max_requests=2, kernels=kernels or {})
+    return load_executor(target, settings)
 
 
 def artifacts(path: Path, target: str, draft: str, gamma: int) -> dict[str, str]:
-    identity = identity_of(target, draft, gamma, device="cpu", dtype="float32")
+    identity = identity_of(target, draft, gamma, device="cpu", dtype="float32", kernels={})
     write(path / "sts.json", identity, {"temperatures": [2.0] * gamma, "num_samples": 5})
     write(path / "cost.json", identity, SLOPE.to_json())
     return {"temperatures_path": str(path / "sts.json"), "cost_path": str(path / "cost.json")}
@@ -191,6 +192,14 @@ def test_artifacts_that_fit_are_used_and_reported(target: str, write_draft: Writ
     assert counted["verified_rows"] < 9 * counted["verify_requests"]
     assert counted["sts"]["num_samples"] == 5
     assert counted["cost_table"]["path"].endswith("cost.json")
+
+
+def test_a_cost_table_is_of_the_kernels_that_run(target: str, write_draft: WriteDraft, tmp_path: Path) -> None:
+    draft, other = write_draft(), {"moe_align": "pair_axis"}
+    files = artifacts(tmp_path, target, draft, GAMMA)
+    with pytest.raises(ConfigError, match="made with kernels moe_align=reference, but here it is moe_align=pair_axis"):
+        load(target, draft, other, mode="compact", **files)
+    assert load(target, draft, other, mode="cap-accept", **files).schedule is not None, "no table is of its steps"
 
 
 def test_without_artifacts_every_row_is_verified(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
+import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 import torch
 
@@ -133,6 +135,44 @@ def test_a_broken_compiler_says_so_and_leaves_nothing(
     with pytest.raises(RuntimeError, match=f"stream.cu does not build: {why}"):
         build.built("90", tmp_path / "cache")
     assert not any((tmp_path / "cache").iterdir())
+
+
+@pytest.mark.process
+def test_a_compiler_that_hangs_is_ended_with_its_passes_and_the_step_runs_without(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    nvcc, passes = tmp_path / "nvcc", tmp_path / "passes"
+    nvcc.write_text(
+        f"""#!/bin/sh
+        while [ "$1" != -o ]; do shift; done
+        echo half > "$2"
+        echo half > "$TMPDIR/half"
+        sleep 60 & echo $$ $! > {passes}
+        wait
+        """
+    )
+    nvcc.chmod(0o755)
+    monkeypatch.setattr(build, "LIMIT_S", 1.0)
+    monkeypatch.setattr(build, "compiler", lambda: str(nvcc))
+    monkeypatch.setattr(build, "cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    build.obstacle.cache_clear()
+    try:
+        begun = time.monotonic()
+        assert build.obstacle() == "stream.cu does not build: no end after 1 s"
+        assert time.monotonic() - begun < 30, "it waited for what had the compiler's pipes"
+        assert device_selection({}, best_here()) == DEVICE_VARIANTS
+    finally:
+        build.obstacle.cache_clear()
+    assert not any((tmp_path / "cache").iterdir())
+    _, alive = psutil.wait_procs(running([int(pid) for pid in passes.read_text().split()]), timeout=10)
+    assert not alive
+
+
+def running(pids: list[int]) -> list[psutil.Process]:
+    found = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    return [one for one in found if one.status() != psutil.STATUS_ZOMBIE]
 
 
 def test_what_cannot_be_loaded_is_not_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

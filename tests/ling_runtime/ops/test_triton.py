@@ -88,7 +88,7 @@ def moe_weights(dtype: torch.dtype, *, joined: bool) -> MoeWeights:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("joined", [True, False])
-@pytest.mark.parametrize("rows", [1, 6, pytest.param(17, marks=ON_CPU_SLOW)])
+@pytest.mark.parametrize("rows", [1, pytest.param(6, marks=pytest.mark.whole), pytest.param(17, marks=ON_CPU_SLOW)])
 def test_moe_layer(dtype: torch.dtype, joined: bool, rows: int) -> None:
     x, weights = pad_rows(draw(rows, 64, dtype=dtype)), moe_weights(dtype, joined=joined)
     both = [run(*ends(x), rows, weights, Kernels()) for run in (moe_triton, moe_layer)]

@@ -90,13 +90,13 @@ def shipped_tokenizer(shipped: Path) -> Tokenizer:
     return Tokenizer.from_pretrained(shipped)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def says(tokenizer: Tokenizer) -> Callable[[str], Callable[[Sequence[int]], list[int]]]:
     """A script that answers every prompt with this text, over and over."""
     return lambda text: lambda _prompt: tokenizer.encode(text)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def config(checkpoint: Path) -> ServerConfig:
     return ServerConfig(
         model_path=str(checkpoint), tokenizer_path=str(checkpoint), served_model_name="tiny", port=0, random_seed=7
@@ -120,9 +120,8 @@ def in_process(
     return connect
 
 
-@pytest.fixture
-def listening(config: ServerConfig, tokenizer: Tokenizer) -> Iterator[Callable[..., str]]:
-    """Start a real server on a free port in a thread; gives its base URL. All are ended with the test."""
+def _listening(config: ServerConfig, tokenizer: Tokenizer) -> Iterator[Callable[..., str]]:
+    """Start a real server on a free port in a thread; gives its base URL. All end with the test, or the module."""
     servers: list[tuple[Server, threading.Thread]] = []
 
     def start(executor: Executor, tokenizer: Tokenizer = tokenizer) -> str:
@@ -142,6 +141,11 @@ def listening(config: ServerConfig, tokenizer: Tokenizer) -> Iterator[Callable[.
         server.should_exit = True
         thread.join(10)
         assert not thread.is_alive()
+
+
+listening = pytest.fixture(_listening, name="listening")
+listening_on = pytest.fixture(_listening, name="listening_on", scope="module")
+"""For tests that leave a server as they find it: an end costs uvicorn 0.1 s."""
 
 
 def base_url(listener: socket.socket) -> str:

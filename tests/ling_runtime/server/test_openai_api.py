@@ -18,9 +18,9 @@ openai = pytest.importorskip("openai")
 ANSWER = " There are 12 apples. Question"
 
 
-@pytest.fixture
-def url(listening: Callable[[ScriptedExecutor], str], says: Any) -> str:
-    return listening(ScriptedExecutor(says(ANSWER), window=3))
+@pytest.fixture(scope="module")
+def url(listening_on: Callable[[ScriptedExecutor], str], says: Any) -> str:
+    return listening_on(ScriptedExecutor(says(ANSWER), window=3))
 
 
 @pytest.fixture

@@ -64,7 +64,32 @@ def test_streamed_products_are_the_default_where_they_run_and_else_it_says_why_n
         monkeypatch.setattr(module, "obstacle", lambda: why)
     chosen = device_variants(parse(["--model-path", "somewhere", "--device", "cuda", "--kernel", "linear=triton"]))
     assert chosen == graphs.DEVICE_VARIANTS | ({} if why else graphs.STREAMED_VARIANTS | {"linear": "triton"})
-    assert ("by Triton instead of CUDA C++: no nvcc" in caplog.text) == bool(why)
+    assert ("WARNING" in caplog.text) == bool(why)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "replaced"),
+    [
+        ("", "linear, kda_window, moe_block"),
+        ("linear=triton", "kda_window, moe_block"),
+        ("moe=triton", "linear, kda_window"),
+        ("linear=triton kda_window=triton moe_block=triton_gate_norm", None),
+    ],
+    ids=["nothing chosen", "one of them", "one that a default would be fused over", "all of them"],
+)
+def test_only_a_default_that_gave_way_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, chosen: str, replaced: str | None
+) -> None:
+    pytest.importorskip("triton")
+    from ling_runtime.executor import graphs  # noqa: PLC0415 - it imports Triton
+    from ling_runtime.ops.cuda import build  # noqa: PLC0415
+
+    for module in (graphs, build):
+        monkeypatch.setattr(module, "obstacle", lambda: "no nvcc")
+    flags = [part for one in chosen.split() for part in ("--kernel", one)]
+    device_variants(parse(["--model-path", "somewhere", "--device", "cuda", *flags]))
+    said = [record.getMessage() for record in caplog.records]
+    assert said == ([f"{replaced}: by Triton instead of CUDA C++: no nvcc"] if replaced else [])
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="only a machine without a card lacks one")

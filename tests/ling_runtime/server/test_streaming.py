@@ -119,6 +119,7 @@ def test_a_client_that_leaves_the_queue_is_never_run(listening: Any, says: Any) 
     assert [kind for kind, _ in executor.log].count("admit") == 1
 
 
+@pytest.mark.whole
 def test_eight_clients_at_once_get_what_one_gets(listening: Any, tokenizer: Tokenizer) -> None:
     """Each prompt has its own script, so an answer that strays to another client shows."""
     executor = ScriptedExecutor(lambda prompt: [*prompt, 70, 71], window=3, step_s=0.001)

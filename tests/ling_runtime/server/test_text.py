@@ -46,7 +46,7 @@ def chunks(url: str, tokens: int, prompt: int = 0, **sampling: Any) -> list[dict
     return [json.loads(line.removeprefix("data: ")) for line in lines[:-2]]
 
 
-@pytest.mark.parametrize("window", [1, 4])
+@pytest.mark.parametrize("window", [pytest.param(1, marks=pytest.mark.whole), 4])
 def test_every_script_streams_in_whole_characters(listening: Any, shipped_tokenizer: Tokenizer, window: int) -> None:
     answers = [shipped_tokenizer.encode(text) for text in SCRIPTS.values()]
     url = listening(ScriptedExecutor(lambda p: answers[p[0]], window=window, step_s=0.002), shipped_tokenizer)

@@ -32,6 +32,7 @@ def small(config: ModelConfig, **settings: Any) -> StepExecutor:
     )
 
 
+@pytest.mark.whole
 def test_an_eager_executor_loses_nothing(small_config: ModelConfig) -> None:
     report = soak(small(small_config), steps=60, readings=2, most=3, limits=NEVER_SLOW)
     assert report["problems"] == []

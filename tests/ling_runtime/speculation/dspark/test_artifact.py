@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,7 +18,7 @@ from ling_runtime.speculation.dspark.identity import Identity, checkpoint, ident
 if TYPE_CHECKING:
     from pathlib import Path
 
-OURS = Identity(target="t", draft="d", gamma=3, hardware="this machine")
+OURS = Identity(target="t", draft="d", gamma=3, hardware="this machine", kernels={"linear": "triton"})
 STEPS = {"sample_batch_tokens": [1, 4, 16], "sample_steps_per_sec": [100.0, 80.0, 40.0], "max_batch_tokens": 16}
 ADDITIVE = {
     "bias_seconds": 0.01,
@@ -86,18 +87,57 @@ def test_what_was_written_here_is_used_here(tmp_path: Path, caplog: pytest.LogCa
     assert not caplog.records
 
 
-@pytest.mark.parametrize("part", ["target", "draft", "gamma", "hardware"])
-def test_what_was_made_with_something_else_is_refused_by_name(part: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("part", "other"),
+    [("target", "s"), ("draft", "e"), ("gamma", 4), ("hardware", "another"), ("kernels", {"linear": "cuda"})],
+)
+def test_what_was_made_with_something_else_is_refused_by_name(part: str, other: Any, tmp_path: Path) -> None:
     write(tmp_path / "cost.json", OURS, ADDITIVE)
     write(tmp_path / "sts.json", OURS, TEMPERATURES)
-    here = dataclasses.replace(OURS, **{part: 4 if part == "gamma" else "another"})  # type: ignore[arg-type]
+    here = dataclasses.replace(OURS, **{part: other})
     with pytest.raises(ConfigError, match=f"made with {part}"):
         load_cost(str(tmp_path / "cost.json"), here, allow_fallback=False)
-    if part == "hardware":
+    if part in ("hardware", "kernels"):
         assert load_temperatures(str(tmp_path / "sts.json"), here, allow_fallback=False).value == (1.0, 1.5, 2.0)
     else:
         with pytest.raises(ConfigError, match=f"made with {part}" if part != "gamma" else "list of 4"):
             load_temperatures(str(tmp_path / "sts.json"), here, allow_fallback=False)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "said"),
+    [
+        ({"linear": "cuda", "moe": "triton"}, "made with kernels linear=cuda, but here it is linear=triton$"),
+        ({"moe": "triton"}, "made with kernels linear=reference, but here it is linear=triton$"),
+        ({"linear": "triton"}, "made with kernels moe=reference, but here it is moe=triton$"),
+        (None, "does not name the kernels that it was made with, and here it is linear=triton, moe=triton$"),
+    ],
+    ids=["another", "missing", "more here", "an older file"],
+)
+def test_a_cost_table_of_other_kernels_is_refused_and_says_which(
+    theirs: dict[str, str] | None, said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "cost.json"
+    write(path, dataclasses.replace(OURS, kernels=theirs), ADDITIVE)
+    here = dataclasses.replace(OURS, kernels={"linear": "triton", "moe": "triton"})
+    with pytest.raises(ConfigError, match=said):
+        load_cost(str(path), here, allow_fallback=False)
+    assert load_cost(str(path), here, allow_fallback=True).value is FLAT
+    assert "kernels" in caplog.text
+    assert load_cost(str(path), dataclasses.replace(here, kernels=None), allow_fallback=False).about is not None
+
+
+def test_a_file_from_before_kernels_were_named_is_an_older_one(tmp_path: Path) -> None:
+    path = tmp_path / "cost.json"
+    write(path, OURS, ADDITIVE)
+    raw = json.loads(path.read_text())
+    del raw["identity"]["kernels"]
+    path.write_text(json.dumps(raw))
+    for kernels, here in (({"linear": "triton"}, "linear=triton"), ({}, "reference throughout")):
+        with pytest.raises(
+            ConfigError, match=f"does not name the kernels that it was made with, and here it is {here}"
+        ):
+            load_cost(str(path), dataclasses.replace(OURS, kernels=kernels), allow_fallback=False)
 
 
 @pytest.mark.parametrize("content", [None, "{", "[]", '{"temperatures": [1, 2]}', '{"temperatures": [1, 2, 0]}'])
@@ -137,5 +177,8 @@ def test_a_checkpoint_is_known_by_its_content(tmp_path: Path) -> None:
     assert checkpoint(tmp_path / "a") == checkpoint(tmp_path / "copy") != checkpoint(tmp_path / "b")
     with pytest.raises(ConfigError, match=r"no .*safetensors there"):
         checkpoint(tmp_path)
-    one = identity_of(tmp_path / "a", tmp_path / "b", 3, device="cpu", dtype="float32")
-    assert one != identity_of(tmp_path / "a", tmp_path / "b", 3, device="cpu", dtype="bfloat16")
+    identity = partial(identity_of, tmp_path / "a", tmp_path / "b", 3, device="cpu")
+    one = identity(dtype="float32", kernels={})
+    assert one != identity(dtype="bfloat16", kernels={})
+    assert one != identity(dtype="float32", kernels={"moe_align": "pair_axis"})
+    assert one == identity(dtype="float32", kernels={"linear": "reference", "prompt_mla": "triton"}), "no step's time"

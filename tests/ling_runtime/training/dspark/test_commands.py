@@ -25,6 +25,7 @@ def command(monkeypatch: pytest.MonkeyPatch) -> Command:
     return call
 
 
+@pytest.mark.whole
 def test_from_a_target_to_the_score_of_a_draft(
     command: Command, small_target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

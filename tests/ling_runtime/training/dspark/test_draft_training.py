@@ -72,6 +72,7 @@ def losses_of(trainer: Trainer, texts: Batch, steps: int) -> list[float]:
     return curve
 
 
+@pytest.mark.whole
 def test_sixty_steps_teach_a_draft_to_follow(small_recipe: Recipe, target: Params, texts: Batch) -> None:
     trainer = Trainer.start(small_recipe, target)
 
