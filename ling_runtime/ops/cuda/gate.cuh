@@ -26,6 +26,16 @@ __device__ __forceinline__ uint4 once(const bf16* at) {
     return value;
 }
 
+// The same of what another kernel has written: from L2, whatever this multiprocessor's own cache has at that address.
+__device__ __forceinline__ uint4 written(const bf16* at) {
+    uint4 value;
+    asm volatile("ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+                 : "l"(at)
+                 : "memory");
+    return value;
+}
+
 __device__ __forceinline__ uint32_t sum_of(uint32_t a, uint32_t b) {
     const float2 one = wide(a), two = wide(b);
     return narrow({one.x + two.x, one.y + two.y});
@@ -69,19 +79,25 @@ __global__ void __launch_bounds__(WARPS * 32, 1) gated(Gate<T> p) {
     for (int piece = lane; piece < STEPS * 4; piece += 32)
         norm[warp][piece] = once(p.norm + warp * (STEPS * 32) + piece * 8);
     __syncwarp();
+    const size_t at = static_cast<size_t>(begin + group) * INNER + place;
+    // Attention stands between the residual and this kernel: what wrote it has ended, and it is in L2.
+    uint4 x[HALVES][STEPS], residual[STEPS];
+#pragma unroll
+    for (int step = 0; step < STEPS; step++)
+        residual[step] = group < rows ? written(p.residual + at + step * 32) : uint4{0, 0, 0, 0};
     depend(p.pdl);
     float sums[1][4] = {};
-    uint4 x[HALVES][STEPS], residual[STEPS];
-    const size_t at = static_cast<size_t>(begin + group) * INNER + place;
 #pragma unroll
     for (int half = 0; half < HALVES; half++) {
         const bool known = group + half * 8 < rows;
         float own = 0.0f;
 #pragma unroll
         for (int step = 0; step < STEPS; step++) x[half][step] = cached(p.x + at + half * 8 * INNER + step * 32, known);
+        if (half == 1) {
 #pragma unroll
-        for (int step = 0; step < STEPS; step++)
-            residual[step] = cached(p.residual + at + half * 8 * INNER + step * 32, known);
+            for (int step = 0; step < STEPS; step++)
+                residual[step] = cached(p.residual + at + 8 * INNER + step * 32, known);
+        }
 #pragma unroll
         for (int step = 0; step < STEPS; step++) {
             const uint4 sum = sum_of(x[half][step], residual[step]);

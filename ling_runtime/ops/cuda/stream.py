@@ -54,10 +54,13 @@ def streamable(x: Tensor, weight: Tensor) -> bool:
     )
 
 
-def _read_whole(x: Tensor) -> Tensor:
-    """x [R, K], rows of which are read 16 bytes at a time."""
-    readable = x.stride(1) == 1 and x.stride(0) % 8 == 0 and x.data_ptr() % 16 == 0
-    return x if readable else x.clone(memory_format=torch.contiguous_format)
+def _readable(x: Tensor) -> bool:
+    """Rows of x [R, K] lie so that they are read 16 bytes at a time."""
+    return x.stride(1) == 1 and x.stride(0) % 8 == 0 and x.data_ptr() % 16 == 0
+
+
+def _copied(x: Tensor) -> Tensor:
+    return x.clone(memory_format=torch.contiguous_format)
 
 
 def _argument(value: Tensor | int | float | None) -> c_int | c_float | c_void_p:
@@ -77,7 +80,8 @@ def _call(name: str, *values: Tensor | int | float | None, device: torch.device)
 
 
 def _product(x: Tensor, weight: Tensor, real: int, squares: Tensor | None, eps: float) -> Tensor:
-    x, (rows, inner), outputs = _read_whole(x), x.shape, len(weight)
+    (rows, inner), outputs = x.shape, len(weight)
+    x = x if _readable(x) else _copied(x)
     out = x.new_empty(rows, outputs)
     parts = 0 if squares is None else squares.shape[2]
     _call(
@@ -113,7 +117,9 @@ def norm_gate_cuda(x: Tensor, residual: Tensor, norm: Tensor, gate: Tensor) -> G
     """As `router_norm.norm_gate`, in one part; weights in fp32 are three of bf16."""
     if not gateable(x, gate):
         return norm_gate(x, residual, norm, gate)
-    x, residual = _read_whole(x).contiguous(), _read_whole(residual).contiguous()
+    if not (residual.is_contiguous() and x.is_contiguous() and _readable(residual) and _readable(x)):
+        # In this order, since the residual is read before the kernel's wait: its copy may not stand right in front.
+        residual, x = _copied(residual), _copied(x)
     (rows, inner), experts = x.shape, len(gate)
     sums = torch.empty(1, rows, experts, dtype=torch.float32, device=x.device)
     squares = torch.empty(1, rows, dtype=torch.float32, device=x.device)

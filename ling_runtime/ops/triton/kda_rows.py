@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ling_runtime.ops.triton.launch import enter, leave
+from ling_runtime.ops.triton.launch import WRITTEN, enter, leave
 
 
 @triton.jit
@@ -27,7 +27,11 @@ def taps(conv, column):
 @triton.jit
 def before(pool, column, C: tl.constexpr):
     """The three committed rows before the window."""
-    return tl.load(pool + column), tl.load(pool + C + column), tl.load(pool + 2 * C + column)
+    return (
+        tl.load(pool + column, cache_modifier=WRITTEN),
+        tl.load(pool + C + column, cache_modifier=WRITTEN),
+        tl.load(pool + 2 * C + column, cache_modifier=WRITTEN),
+    )
 
 
 @triton.jit

@@ -2,6 +2,8 @@
 
 Everything that a row needs is asked for two rows ahead: a load behind a store waits for what is stored, and a value
 that is used by the row that loads it costs every row a trip to the cache. Sums are in one order whatever the window.
+What the rows committed since have made of the state depends on no kernel of this step, so a captured step works it out
+before its wait.
 """
 
 from __future__ import annotations
@@ -10,18 +12,18 @@ import triton
 import triton.language as tl
 
 from ling_runtime.ops.triton.kda_rows import before, convolved, normed, sigmoid, stage, taps
-from ling_runtime.ops.triton.launch import ahead, enter, leave
+from ling_runtime.ops.triton.launch import WRITTEN, ahead, enter, leave
 
 
 @triton.jit
-def _row(row, channel, mine, d: tl.constexpr):
-    """k, g, v tile, beta and q of one row that is ready."""
+def _row(row, channel, mine, d: tl.constexpr, FROM: tl.constexpr):
+    """k, g, v tile, beta and q of one row that is ready; `FROM` is a modifier of the loads."""
     return (
-        tl.load(row + d + channel),
-        tl.load(row + 3 * d + channel),
-        tl.load(row + 2 * d + mine),
-        tl.load(row + 4 * d),
-        tl.load(row + channel),
+        tl.load(row + d + channel, cache_modifier=FROM),
+        tl.load(row + 3 * d + channel, cache_modifier=FROM),
+        tl.load(row + 2 * d + mine, cache_modifier=FROM),
+        tl.load(row + 4 * d, cache_modifier=FROM),
+        tl.load(row + channel, cache_modifier=FROM),
     )
 
 
@@ -67,10 +69,10 @@ def _committed(
     KEEP: tl.constexpr,
 ):  # fmt: skip
     """The state after committed rows `first` to `end`, each loaded two ahead of the one that is worked on."""
-    k, g, v, beta, q = _row(ring + first * STEP, channel, mine, d)
-    k1, g1, v1, beta1, q1 = _row(ring + tl.minimum(first + 1, TM - 1) * STEP, channel, mine, d)
+    k, g, v, beta, q = _row(ring + first * STEP, channel, mine, d, WRITTEN)
+    k1, g1, v1, beta1, q1 = _row(ring + tl.minimum(first + 1, TM - 1) * STEP, channel, mine, d, WRITTEN)
     for place in range(first, end):
-        k2, g2, v2, beta2, q2 = _row(ring + tl.minimum(place + 2, TM - 1) * STEP, channel, mine, d)
+        k2, g2, v2, beta2, q2 = _row(ring + tl.minimum(place + 2, TM - 1) * STEP, channel, mine, d, WRITTEN)
         if KEEP:
             _keep(grid + place * STEP, tile, channel, mine, k, g, v, beta, q, d)
         state, update = _stepped(state, k, g, v, beta)
@@ -147,7 +149,7 @@ def _walk_alone(
 def _ready_row(grid, gates, dots, t, T, channel, mine, H: tl.constexpr, d: tl.constexpr):
     """Row t of the window, or its last one: k, g, v tile, beta and q, and the tile's gate and k . q."""
     t = tl.minimum(t, T - 1)
-    k, g, v, beta, q = _row(grid + t * (H * (4 * d + 1)), channel, mine, d)
+    k, g, v, beta, q = _row(grid + t * (H * (4 * d + 1)), channel, mine, d, "")
     return k, g, v, beta, q, tl.load(gates + t * (5 * H * d + H)), tl.load(dots + t * H)
 
 
@@ -173,7 +175,7 @@ def _walk_ready(
 @triton.jit
 def _nearest(at_lead, at_pool, since):
     """(the state to start from, its place in the chunk): the lead, or where there is none the chunk's own."""
-    state = tl.load(at_lead) if since >= 0 else tl.load(at_pool)
+    state = tl.load(at_lead, cache_modifier=WRITTEN) if since >= 0 else tl.load(at_pool, cache_modifier=WRITTEN)
     return state, tl.maximum(since, 0).to(tl.int32)
 
 
@@ -195,23 +197,29 @@ def walk(
         taps_q, taps_k, taps_v = taps(conv, of_head), taps(conv, H * d + of_head), taps(conv, of_value)
         scale_f, bias_f = tl.load(scale + of_head), tl.load(bias + of_head)
         scale_b, bias_b = tl.load(scale + 2 * H * d + head), tl.load(bias + 2 * H * d + head)
-    enter(PDL)
-    slot, start = tl.load(slots + request), tl.load(starts + request)
+    if not LEAD:  # committed rows are stored again, which has to wait
+        enter(PDL)
+    slot = tl.load(slots + request, cache_modifier=WRITTEN)
+    start = tl.load(starts + request, cache_modifier=WRITTEN)
     offset = (start % TM).to(tl.int32)
     at_pool = pool_state + slot * (H * d * d) + head * d * d + channel[None, :] * d + mine[:, None]
     at_lead = lead + slot * (H * d * d) + head * d * d + mine[:, None] * d + channel[None, :]
     if LEAD:
-        state, first = _nearest(at_lead, at_pool, tl.load(walked + request) - (start - offset))
+        state, first = _nearest(at_lead, at_pool, tl.load(walked + request, cache_modifier=WRITTEN) - (start - offset))
     else:
         state, first = tl.load(at_pool), 0
     ring = pool_ring + slot * (TM * STEP) + head * (4 * d + 1)
     grid = staged_grid + request * chunks * (TM * STEP) + head * (4 * d + 1)
     row = projected + request * T * P
-    if ALONE:  # asked for before anything is stored: a store waits for its value, and later loads with it
+    if ALONE:
         source = pool_conv + slot * (9 * H * d)
         before_q, before_k = before(source, of_head, 3 * H * d), before(source, H * d + of_head, 3 * H * d)
-        before_v, fresh = before(source, of_value, 3 * H * d), _new(row, of_head, mine, head, H, d)
+        before_v = before(source, of_value, 3 * H * d)
     state = _committed(state, ring, grid, first, offset, tile, channel, mine, STEP, d, TM, not LEAD)
+    if LEAD:
+        enter(PDL)
+    if ALONE:  # asked for before the state is stored: a store waits for its value, and later loads with it
+        fresh = _new(row, of_head, mine, head, H, d)
     ahead(then, (request * H + head) * (d // BV) + tile, tl.num_programs(2) * H * (d // BV), THEN_N, H * d, 32, PDL)
     if LEAD:
         tl.store(at_lead, state)

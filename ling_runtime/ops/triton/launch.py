@@ -4,8 +4,11 @@ Off, a kernel starts when the one before it has ended. With PDL it starts as soo
 said so (`late`: at their end, `early`: right after their own wait) and waits inside. `warm` is early, and asks for the
 kernel's own weights before the wait, some kilobytes an instruction; `ahead` is early, and the recurrence asks for the
 output projection's weights. The surprise is why that is safe: the wait is for the whole chain behind, because every
-kernel here waits before it reads or writes anything but weights; a kernel that skipped its wait would break its
-successor, not itself.
+program of every kernel here waits before it writes, or reads what the kernel in front of it writes; a kernel that
+skipped its wait would break its successor, not itself.
+
+What a kernel may read before its wait follows: weights, and whatever was written before the kernel in front of it. Its
+programs start when all of that one's have waited, so all that stands in front of that one has ended.
 """
 
 from __future__ import annotations
@@ -21,6 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 Pdl = Literal["off", "late", "early", "warm", "ahead"]
+WRITTEN = tl.constexpr(".cg")
+"""Modifier of loads before the wait of what other kernels have written: that is in L2 by then, while a
+multiprocessor's own cache may hold what was there before."""
 _LEVELS: dict[Pdl, int] = {"off": 0, "late": 1, "early": 2, "warm": 3, "ahead": 4}
 _mode: list[Pdl] = ["off"]
 

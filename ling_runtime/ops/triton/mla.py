@@ -17,9 +17,17 @@ from ling_runtime.config import TILE
 from ling_runtime.memory.latent import PAGE
 from ling_runtime.ops.mla import mla_window
 from ling_runtime.ops.registry import variant
-from ling_runtime.ops.triton.launch import enter, launch, leave
+from ling_runtime.ops.triton.launch import WRITTEN, enter, launch, leave
 from ling_runtime.ops.triton.linear import precision, product
-from ling_runtime.ops.triton.mla_place import absorb_tile, angles, place_key, place_latent, place_of, turn_queries
+from ling_runtime.ops.triton.mla_place import (
+    absorb_tile,
+    angles,
+    place_key,
+    place_latent,
+    place_of,
+    turn_queries,
+    up_tile,
+)
 from ling_runtime.ops.triton.softmax import merge_splits, online_softmax
 
 if TYPE_CHECKING:
@@ -114,9 +122,10 @@ def _absorb(
     projected, key_up, query, rows, P, NOPE: tl.constexpr, RANK: tl.constexpr, ROPE: tl.constexpr, H: tl.constexpr,
     BN: tl.constexpr, BK: tl.constexpr, TM: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    enter(PDL)
     part, head, tile = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    absorb_tile(projected, key_up, query, rows, P, part, head, tile, NOPE, RANK, ROPE, H, BN, BK, TM, PRECISION)
+    weight = up_tile(key_up, part, head, NOPE, RANK, BN, BK)
+    enter(PDL)
+    absorb_tile(projected, weight, query, rows, P, part, head, tile, NOPE, RANK, ROPE, H, BN, BK, TM, PRECISION)
     leave(PDL)
 
 
@@ -145,9 +154,12 @@ def _split(
     TM: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One tile of (row, head) pairs over the pages of one split: unnormalised sums, their maxima and weights."""
-    enter(PDL)
     split, tile, request = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    start = tl.load(starts + request)
+    start = tl.load(starts + request, cache_modifier=WRITTEN)
+    last = (start + T - 1) // PAGE
+    mine = split * SPLIT + tl.arange(0, SPLIT)
+    numbers = tl.load(table + request * pages + mine, mask=mine <= last, other=0, cache_modifier=WRITTEN)
+    enter(PDL)
     pair = tile * TM + tl.arange(0, TM)
     real = pair < T * H
     limit = tl.where(real, start + pair // H, -1)
@@ -159,9 +171,9 @@ def _split(
     total = tl.zeros((TM, RB), tl.float32)
     top = tl.full((TM,), -float("inf"), tl.float32)
     weight = tl.zeros((TM,), tl.float32)
-    last = (start + T - 1) // PAGE
     for page in range(split * SPLIT, tl.minimum((split + 1) * SPLIT, last + 1)):
-        rows = cache + (tl.load(table + request * pages + page) * PAGE + key) * W
+        number = tl.sum(tl.where(mine == page, numbers, 0))
+        rows = cache + (number * PAGE + key) * W
         c = tl.load(rows[:, None] + rank[None, :], mask=(rank < RANK)[None, :], other=0.0)
         k = tl.load(rows[:, None] + RANK + rope[None, :], mask=(rope < ROPE)[None, :], other=0.0)
         score = product(q, tl.trans(c), tl.zeros((TM, PAGE), tl.float32), PRECISION)
@@ -181,10 +193,10 @@ def _merge(
     NS: tl.constexpr, STEP: tl.constexpr, KEYS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One pair's latent sum from its splits, in their order."""
-    enter(PDL)
     pair, request = tl.program_id(1), tl.program_id(2)
     column = tl.program_id(0) * BD + tl.arange(0, BD)
-    used = (tl.load(starts + request) + T - 1) // KEYS + 1
+    used = (tl.load(starts + request, cache_modifier=WRITTEN) + T - 1) // KEYS + 1
+    enter(PDL)
     first = (request * padded + pair) * splits
     mean = merge_splits(parts, tops, sums, first, used, column, RANK, BD, NS, STEP)
     to = context + ((request * T * H + pair) * RANK + column)
@@ -198,11 +210,12 @@ def _to_values(
     BN: tl.constexpr, BK: tl.constexpr, TM: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """out[:, head] = context[:, head] @ value_up[head], times the head's gate; zero in padded rows."""
-    enter(PDL)
     head = tl.program_id(1)
     row = tl.program_id(2) * TM + tl.arange(0, TM)
     column = tl.program_id(0) * BN + tl.arange(0, BN)
     total = tl.zeros((TM, BN), tl.float32)
+    gate = tl.load(projected + row * P + (P - H) + head, mask=row < real, other=0.0, cache_modifier=WRITTEN)
+    enter(PDL)
     for k in range(0, RANK, BK):
         place = k + tl.arange(0, BK)
         known = (row < real)[:, None] & (place < RANK)[None, :]
@@ -210,8 +223,7 @@ def _to_values(
         inside = (place < RANK)[:, None] & (column < V)[None, :]
         b = tl.load(value_up + (head * RANK + place[:, None]) * V + column[None, :], mask=inside, other=0.0)
         total = product(a, b, total, PRECISION)
-    gate = tl.load(projected + row * P + (P - H) + head, mask=row < real, other=0.0).to(tl.float32)
-    gate = (1.0 / (1.0 + tl.exp(-gate))).to(out.dtype.element_ty).to(tl.float32)
+    gate = (1.0 / (1.0 + tl.exp(-gate.to(tl.float32)))).to(out.dtype.element_ty).to(tl.float32)
     total = tl.where((row < real)[:, None], total.to(out.dtype.element_ty).to(tl.float32) * gate[:, None], 0.0)
     to = out + row[:, None] * (H * V) + head * V + column[None, :]
     tl.store(to, total.to(out.dtype.element_ty), mask=(row < rows)[:, None] & (column < V)[None, :])

@@ -13,18 +13,24 @@ from ling_runtime.ops.triton.linear import product
 
 
 @triton.jit
+def up_tile(key_up, part, head, NOPE: tl.constexpr, RANK: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """A part of the columns of key_up[head], [BK, BN]."""
+    column, place = part * BN + tl.arange(0, BN), tl.arange(0, BK)
+    inside = (place < NOPE)[:, None] & (column < RANK)[None, :]
+    return tl.load(key_up + (head * NOPE + place[:, None]) * RANK + column[None, :], mask=inside, other=0.0)
+
+
+@triton.jit
 def absorb_tile(
-    projected, key_up, query, rows, P, part, head, tile, NOPE: tl.constexpr, RANK: tl.constexpr, ROPE: tl.constexpr,
+    projected, weight, query, rows, P, part, head, tile, NOPE: tl.constexpr, RANK: tl.constexpr, ROPE: tl.constexpr,
     H: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TM: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """query[:, head, :RANK] = q_nope @ key_up[head], for a tile of rows and a part of the columns."""
+    """query[:, head, :RANK] = q_nope @ weight, a part of the columns of key_up[head], for a tile of rows."""
     row = tile * TM + tl.arange(0, TM)
     column, place = part * BN + tl.arange(0, BN), tl.arange(0, BK)
     at = projected + row[:, None] * P + head * (NOPE + ROPE) + place[None, :]
     a = tl.load(at, mask=(row < rows)[:, None] & (place < NOPE)[None, :], other=0.0)
-    inside = (place < NOPE)[:, None] & (column < RANK)[None, :]
-    b = tl.load(key_up + (head * NOPE + place[:, None]) * RANK + column[None, :], mask=inside, other=0.0)
-    total = product(a, b, tl.zeros((TM, BN), tl.float32), PRECISION)
+    total = product(a, weight, tl.zeros((TM, BN), tl.float32), PRECISION)
     to = query + (row[:, None] * H + head) * (RANK + ROPE) + column[None, :]
     tl.store(to, total.to(query.dtype.element_ty), mask=(row < rows)[:, None] & (column < RANK)[None, :])
 

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from ling_runtime.config import TILE
-from ling_runtime.ops.triton.launch import enter, launch, leave
+from ling_runtime.ops.triton.launch import WRITTEN, enter, launch, leave
 from ling_runtime.ops.triton.linear import Tiles, precision, product, row_tile_product
 from ling_runtime.ops.triton.norm import add_rms_norm_triton, norm_row
 from ling_runtime.parallel.communicator import ALONE
@@ -130,27 +130,30 @@ def _grid(rows: int, slots: int, columns: int, plan: Tensor | None) -> tuple[int
 @triton.jit
 def _members(
     ids, rows, shared, TOP: tl.constexpr, S: tl.constexpr, SP: tl.constexpr, TM: tl.constexpr, ONE: tl.constexpr,
-    PLANNED: tl.constexpr,
+    PLANNED: tl.constexpr, FROM: tl.constexpr,
 ):  # fmt: skip
     """(this program's expert, which of the tile's rows chose it, their pairs), expert -1 where others serve it."""
     tile, pair = tl.program_id(2), tl.program_id(1)
     row = tile * TM + tl.arange(0, TM)
     if PLANNED:
-        expert = tl.load(ids + pair)
-        pairs = tl.load(ids + tl.num_programs(1) + pair * TM + tl.arange(0, TM))
+        expert = tl.load(ids + pair, cache_modifier=FROM)
+        pairs = tl.load(ids + tl.num_programs(1) + pair * TM + tl.arange(0, TM), cache_modifier=FROM)
         chosen = pairs < rows * S
         pairs = tl.where(chosen, pairs, 0)
     elif ONE:
-        expert = tl.load(ids + pair, mask=pair < TOP, other=shared)
+        expert = tl.load(ids + pair, mask=pair < TOP, other=shared, cache_modifier=FROM)
         chosen, pairs = row == 0, tl.where(row == 0, pair, 0)
     else:
         slot = tl.arange(0, SP)
         known = (row < rows)[:, None] & (slot < S)[None, :]
         order = row[:, None] * S + slot[None, :]
-        named = tl.load(ids + row[:, None] * TOP + slot[None, :], mask=known & (slot < TOP)[None, :], other=-1)
+        named = tl.load(
+            ids + row[:, None] * TOP + slot[None, :], mask=known & (slot < TOP)[None, :], other=-1, cache_modifier=FROM
+        )
         named = tl.where(known & (slot == TOP)[None, :], shared, named)
         mine = tile * TM * S + pair
-        expert = tl.load(ids + mine // S * TOP + mine % S, mask=(mine < rows * S) & (mine % S < TOP), other=-2)
+        routed = (mine < rows * S) & (mine % S < TOP)
+        expert = tl.load(ids + mine // S * TOP + mine % S, mask=routed, other=-2, cache_modifier=FROM)
         expert = tl.where((mine < rows * S) & (mine % S == TOP), shared, expert)
         match = named == expert
         first = tl.min(tl.min(tl.where(match, order, rows * S), axis=1), axis=0)
@@ -172,7 +175,7 @@ def _expert_hidden(
     PRECISION: tl.constexpr, ONE: tl.constexpr, PLANNED: tl.constexpr, RAW: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     enter(PDL)
-    expert, chosen, pairs = _members(ids, rows, shared, TOP, S, SP, TM, ONE, PLANNED)
+    expert, chosen, pairs = _members(ids, rows, shared, TOP, S, SP, TM, ONE, PLANNED, "")
     COLUMNS: tl.constexpr = (F + BN - 1) // BN
     SHARE: tl.constexpr = K // SPLITS
     if expert >= 0:
@@ -220,8 +223,9 @@ def _expert_out(
     S: tl.constexpr, SP: tl.constexpr, PARTS: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TM: tl.constexpr,
     PRECISION: tl.constexpr, ONE: tl.constexpr, PLANNED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
+    # Names were written before `_expert_hidden`, in front of this kernel.
+    expert, chosen, pairs = _members(ids, rows, shared, TOP, S, SP, TM, ONE, PLANNED, WRITTEN)
     enter(PDL)
-    expert, chosen, pairs = _members(ids, rows, shared, TOP, S, SP, TM, ONE, PLANNED)
     if expert >= 0:
         column = tl.program_id(0) * BN + tl.arange(0, BN)
         weight = down + expert.to(tl.int64) * (N * K)
@@ -254,10 +258,11 @@ def _settle(
     out, weights, extra, residual, norm, normed, total, real, eps, D: tl.constexpr, TOP: tl.constexpr,
     S: tl.constexpr, BLOCK: tl.constexpr, EXTRA: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    enter(PDL)
     row, column = tl.program_id(0), tl.arange(0, BLOCK)
     inside = column < D
     known = inside & (row < real)
+    factor = tl.load(norm + column, mask=inside, other=0.0)
+    enter(PDL)
     value = tl.zeros((BLOCK,), tl.float32)
     for s in tl.static_range(S):
         part = tl.load(out + (row * S + s) * D + column, mask=known, other=0.0).to(tl.float32)
@@ -267,6 +272,6 @@ def _settle(
     before = tl.load(residual + row * D + column, mask=inside, other=0.0)
     value = (value.to(before.dtype).to(tl.float32) + before.to(tl.float32)).to(before.dtype)
     tl.store(total + row * D + column, value, mask=inside)
-    after = norm_row(value.to(tl.float32), norm, column, inside, eps, D)
+    after = norm_row(value.to(tl.float32), factor, eps, D)
     tl.store(normed + row * D + column, after.to(normed.dtype.element_ty), mask=inside)
     leave(PDL)

@@ -51,24 +51,24 @@ def add_rms_norm_triton(x: Tensor, residual: Tensor, weight: Tensor, eps: float)
 
 
 @triton.jit
-def norm_row(value, weight, place, inside, eps, D: tl.constexpr):
-    """One fp32 row, zero outside `inside`, times rsqrt of its mean square and the weight."""
-    scale = tl.rsqrt(tl.sum(value * value) / D + eps)
-    return value * scale * tl.load(weight + place, mask=inside, other=0.0).to(tl.float32)
+def norm_row(value, weight, eps, D: tl.constexpr):
+    """One fp32 row, zero past D, times rsqrt of its mean square and the weight."""
+    return value * tl.rsqrt(tl.sum(value * value) / D + eps) * weight.to(tl.float32)
 
 
 @triton.jit
 def _norm(
     x, residual, weight, out, total, eps, D: tl.constexpr, BLOCK: tl.constexpr, ADD: tl.constexpr, PDL: tl.constexpr
 ):
-    enter(PDL)
     place = tl.arange(0, BLOCK)
     inside = place < D
+    factor = tl.load(weight + place, mask=inside, other=0.0)
+    enter(PDL)
     at = tl.program_id(0) * D + place
     value = tl.load(x + at, mask=inside, other=0.0)
     if ADD:
         value = (value.to(tl.float32) + tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)).to(value.dtype)
         tl.store(total + at, value, mask=inside)
-    normed = norm_row(value.to(tl.float32), weight, place, inside, eps, D)
+    normed = norm_row(value.to(tl.float32), factor, eps, D)
     tl.store(out + at, normed.to(out.dtype.element_ty), mask=inside)
     leave(PDL)

@@ -158,17 +158,17 @@ def _norm_select(
 ):  # fmt: skip
     """A row's first program selects, its others write the normed row."""
     row, part = tl.program_id(0), tl.program_id(1)
+    column = tl.maximum(part - 1, 0) * BN + tl.arange(0, BN)
     preference = tl.load(bias + tl.arange(0, E))
+    weight = tl.load(norm + column, mask=column < D, other=0.0).to(tl.float32)
     enter(PDL)
     if part == 0:
         logits = sum_parts(parts, row * E + tl.arange(0, E), rows * E, SPLITS)
         logits *= tl.rsqrt(sum_parts(squares, row, rows, SPLITS) / D + eps)
         select_row(logits, preference, ids, chosen, row, scale, E, GROUPS, KEPT, TOP, SLOTS)
     else:
-        column = (part - 1) * BN + tl.arange(0, BN)
         inside = column < D
         value = tl.load(total + row * D + column, mask=inside, other=0.0).to(tl.float32)
-        weight = tl.load(norm + column, mask=inside, other=0.0).to(tl.float32)
         value = value * tl.rsqrt(sum_parts(squares, row, rows, SPLITS) / D + eps) * weight
         tl.store(normed + row * D + column, value.to(normed.dtype.element_ty), mask=inside)
     leave(PDL)
