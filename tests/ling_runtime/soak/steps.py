@@ -24,6 +24,7 @@ import ling_runtime
 from ling_runtime.executor.build import ExecutorSettings, load_executor
 from ling_runtime.executor.graph_settings import GraphSettings
 from ling_runtime.executor.interface import GREEDY, Admission, RowSampling
+from ling_runtime.ops.prompt import PROMPT_VARIANTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from ling_runtime.executor.step import StepExecutor
 
 SHIPPED = Path(ling_runtime.__file__).parent / "checkpoints/ling_tiny"
+LENGTHS = (1, 5, 17, 70)
+"""Of prompts."""
 LOOKED_AT, CANARY = 24, 16
 """Steps that are timed at each reading, and tokens of the answer that is compared."""
 
@@ -91,7 +94,7 @@ class Soak:
 
     def _join(self) -> None:
         choose, wanted = self._choose, self._choose.choice((1, 6, 20, 60))
-        length = choose.choice((1, 5, 17, 70))
+        length = choose.choice(LENGTHS)
         if not self.executor.can_admit(length, wanted):
             return
         sampled = choose.random() < 0.12
@@ -129,7 +132,9 @@ def synchronise() -> None:
 
 
 def warm(executor: StepExecutor, most: int) -> None:
-    """Every number of requests twice, since a set of graphs is recorded for each and stays; then one that samples."""
+    """Every number of requests twice, since a set of graphs is recorded for each and stays; then one that samples,
+    behind the longest prompt, for which a library may take its working memory.
+    """
     slots: list[int] = []
     for _ in range(most):
         slots.append(begin(executor, prompt(len(slots), 9), 8))
@@ -137,7 +142,7 @@ def warm(executor: StepExecutor, most: int) -> None:
             executor.decode(tuple(slots))
     for slot in slots:
         executor.release(slot)
-    sampled = begin(executor, prompt(most, 9), 8, dataclasses.replace(GREEDY, temperature=0.8), logprobs=2)
+    sampled = begin(executor, prompt(most, LENGTHS[-1]), 8, dataclasses.replace(GREEDY, temperature=0.8), logprobs=2)
     for _ in range(2):
         executor.decode((sampled,))
     executor.release(sampled)
@@ -228,9 +233,9 @@ def main() -> int:
     options = parser.parse_args()
     settings: dict[str, Any] = {"num_steps": options.drafts, "max_requests": options.requests, "context_length": 512}
     if torch.cuda.is_available():
-        from ling_runtime.executor.graphs import DEVICE_VARIANTS  # noqa: PLC0415 - it imports Triton
+        from ling_runtime.executor.graphs import best_here  # noqa: PLC0415 - it imports Triton
 
-        settings |= {"device": "cuda", "dtype": "bfloat16", "kernels": DEVICE_VARIANTS}
+        settings |= {"device": "cuda", "dtype": "bfloat16", "kernels": best_here() | PROMPT_VARIANTS}
         settings |= {"graphs": GraphSettings(overlap=True)}
     executor = load_executor(str(SHIPPED), ExecutorSettings(**settings))
     result = soak(executor, steps=options.steps, readings=options.readings, most=options.requests, limits=Limits())
