@@ -152,8 +152,8 @@ def tap(serving: Any, backend: str, out: TextIO) -> None:
 def settled(benchmark: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     """The client's load, with all that its start left behind collected first and then out of the collector's sight.
 
-    What was imported and read by then is some 600,000 objects: the first full collection in the middle of the load
-    takes a third of a second, which the client would report as the engine's first token.
+    By then it is hundreds of thousands of objects, and one full collection of them in the middle of the load takes
+    longer than a prompt: the client would report it as the engine's first token.
     """
 
     async def run(*args: Any, **options: Any) -> Any:
