@@ -15,19 +15,10 @@ struct Gate {
     int rows, experts, pdl;
 };
 
-// Sixteen bytes that are read once, asked for where this stands: a load that the compiler knew to be of constant memory
-// (`.nc`, __ldg) it would move behind the wait, to where its value is used.
-__device__ __forceinline__ uint4 once(const bf16* at) {
-    uint4 value;
-    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
-                 : "l"(at)
-                 : "memory");
-    return value;
-}
-
-// The same of what another kernel has written: from L2, whatever this multiprocessor's own cache has at that address.
-__device__ __forceinline__ uint4 written(const bf16* at) {
+// Sixteen bytes before the wait, asked for where this stands: a load that the compiler knew to be of constant memory
+// (`.nc`, __ldg) it would move behind the wait, to where its value is used. From L2, where what other kernels have
+// written is; this multiprocessor's own cache may have what was there before.
+__device__ __forceinline__ uint4 early(const bf16* at) {
     uint4 value;
     asm volatile("ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];"
                  : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
@@ -77,14 +68,14 @@ __global__ void __launch_bounds__(WARPS * 32, 1) gated(Gate<T> p) {
     for (int step = 0; step < STEPS; step++)
         mine |= static_cast<uint32_t>((warp * STEPS + step) % gridDim.x == blockIdx.x) << step;
     for (int piece = lane; piece < STEPS * 4; piece += 32)
-        norm[warp][piece] = once(p.norm + warp * (STEPS * 32) + piece * 8);
+        norm[warp][piece] = early(p.norm + warp * (STEPS * 32) + piece * 8);
     __syncwarp();
     const size_t at = static_cast<size_t>(begin + group) * INNER + place;
     // Attention stands between the residual and this kernel: what wrote it has ended, and it is in L2.
     uint4 x[HALVES][STEPS], residual[STEPS];
 #pragma unroll
     for (int step = 0; step < STEPS; step++)
-        residual[step] = group < rows ? written(p.residual + at + step * 32) : uint4{0, 0, 0, 0};
+        residual[step] = group < rows ? early(p.residual + at + step * 32) : uint4{0, 0, 0, 0};
     depend(p.pdl);
     float sums[1][4] = {};
 #pragma unroll
