@@ -2,14 +2,14 @@
 
 Triton compiles for any target; only launching needs one. A stand-in driver names the target, launches are cut down to
 compilation, and the step is walked once on the CPU at the real shapes with weights that nobody reads. What it finds
-costs no time on a card: shared memory over the limit, code that a target does not take, and kernels that add the same
-rows' values in another order where a step has more rows or room for a longer context.
+costs no time on a card: shared memory over the limit, code that a target does not take, kernels that add the same rows'
+values in another order where a step has more rows or room for a longer context, and such that do not wait for the
+kernel in front as those behind them rely on.
 """
 
 from __future__ import annotations
 
 import argparse
-import re
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
+from experiments.compiled_kernel import Compiled, read, several_orders
 from experiments.step_block import SHARD as DRAFT_SHARD
 from experiments.step_block import captured_of
 from ling_runtime.config import ModelConfig
@@ -46,17 +47,6 @@ from ling_runtime.weights import TensorSpec, tensor_specs
 SHARD = Path(__file__).parent.parent / "ling_runtime/checkpoints/ling_3_flash_rank_shard"
 SHARED_LIMIT = {90: 232448, 100: 232448}
 """Bytes of shared memory one program may have, by compute capability."""
-SAME_ROWS = {"ready": "ready and walk", "walk": "ready and walk"}
-"""By how many rows there are, one kernel or the other makes a row of KDA ready, and its bits must not tell which."""
-
-
-@dataclass(frozen=True)
-class Compiled:
-    name: str
-    shared: int
-    warps: int
-    orders: frozenset[str]
-    """Types of what it sums, with their layouts: Triton adds values as they lie, so the layout is the order."""
 
 
 @dataclass(frozen=True)
@@ -65,35 +55,6 @@ class Compilation:
     """All, the one with the most shared memory first."""
     windows: list[list[Compiled]]
     """Those of each verified window, all of which must give a row the same bits."""
-
-
-REDUCED = re.compile(
-    r'"tt\.reduce"\((?P<of>.*?)\).*?(?P<by>\w+\.\w+) [^\n]*\n\s*tt\.reduce\.return.*?\}\) : \((?P<kind>.*?)\) ->',
-    re.DOTALL,
-)
-FLATTENED = re.compile(r"(?P<to>%\w+) = tt\.reshape .* allow_reorder : (?P<kind>tensor<.*>) ->")
-
-
-def orders(ttgir: str) -> frozenset[str]:
-    """Of every tensor of floats that is summed over an axis, or flattened first, as by `tl.sum` without an axis."""
-    layouts = dict(re.findall(r"^(#\w+) = (#ttg\..*)$", ttgir, re.MULTILINE))
-    sums = {one["of"]: one["kind"] for one in REDUCED.finditer(ttgir) if one["by"] == "arith.addf"}
-    kinds = [*sums.values(), *(one["kind"] for one in FLATTENED.finditer(ttgir) if one["to"] in sums)]
-    return frozenset(re.sub(r"#\w+", lambda name: layouts.get(name[0], name[0]), kind) for kind in kinds)
-
-
-def several_orders(windows: list[list[Compiled]]) -> list[str]:
-    """Kernels that add in other orders in one window than in another."""
-    sums = [_orders_by_name(kernels) for kernels in windows]
-    return sorted(name for name in set().union(*sums) if len({one.get(name, frozenset()) for one in sums}) > 1)
-
-
-def _orders_by_name(kernels: list[Compiled]) -> dict[str, frozenset[str]]:
-    found: dict[str, frozenset[str]] = {}
-    for kernel in kernels:
-        name = SAME_ROWS.get(kernel.name, kernel.name)
-        found[name] = found.get(name, frozenset()) | kernel.orders
-    return found
 
 
 class StandIn:
@@ -155,8 +116,7 @@ def compiled(
 
     def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:  # noqa: ARG001
         kernel = launch(self, *args, grid=grid, warmup=True, **kwargs)
-        one = Compiled(self.fn.__name__, kernel.metadata.shared, kernel.metadata.num_warps, orders(kernel.asm["ttgir"]))
-        found[kernel.hash] = one
+        one = found[kernel.hash] = read(self.fn.__name__, kernel)
         launched.append(one)
         return kernel
 
@@ -244,7 +204,9 @@ def main() -> int:
     print(f"{len(done.kernels)} kernels compiled for {options.capability}, {len(over)} over the limit of shared memory")
     if apart := several_orders(done.windows):
         print(f"add a row's values in other orders in other windows: {'; '.join(apart)}")
-    return bool(over or apart)
+    for kernel in (careless := [kernel for kernel in done.kernels if kernel.careless]):
+        print(f"{kernel.name} under dependent launches: {kernel.careless}")
+    return bool(over or apart or careless)
 
 
 if __name__ == "__main__":

@@ -67,15 +67,15 @@ __global__ void __launch_bounds__(WARPS * 32, 1) gated(Gate<T> p) {
     uint32_t mine = 0;  // steps whose 64 bytes of each row's sum are this program's to keep
     for (int step = 0; step < STEPS; step++)
         mine |= static_cast<uint32_t>((warp * STEPS + step) % gridDim.x == blockIdx.x) << step;
-    for (int piece = lane; piece < STEPS * 4; piece += 32)
-        norm[warp][piece] = early(p.norm + warp * (STEPS * 32) + piece * 8);
-    __syncwarp();
     const size_t at = static_cast<size_t>(begin + group) * INNER + place;
     // Attention stands between the residual and this kernel: what wrote it has ended, and it is in L2.
     uint4 x[HALVES][STEPS], residual[STEPS];
 #pragma unroll
     for (int step = 0; step < STEPS; step++)
         residual[step] = group < rows ? early(p.residual + at + step * 32) : uint4{0, 0, 0, 0};
+    for (int piece = lane; piece < STEPS * 4; piece += 32)
+        norm[warp][piece] = early(p.norm + warp * (STEPS * 32) + piece * 8);
+    __syncwarp();
     depend(p.pdl);
     float sums[1][4] = {};
 #pragma unroll

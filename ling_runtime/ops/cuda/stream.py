@@ -114,12 +114,14 @@ def kda_window_cuda(
 
 
 def norm_gate_cuda(x: Tensor, residual: Tensor, norm: Tensor, gate: Tensor) -> GateSums:
-    """As `router_norm.norm_gate`, in one part; weights in fp32 are three of bf16."""
+    """As `router_norm.norm_gate`, in one part; weights in fp32 are three of bf16.
+
+    `residual` is read before the wait of dependent launches: the launch right in front may not have written it.
+    """
     if not gateable(x, gate):
         return norm_gate(x, residual, norm, gate)
-    if not (residual.is_contiguous() and x.is_contiguous() and _readable(residual) and _readable(x)):
-        # In this order, since the residual is read before the kernel's wait: its copy may not stand right in front.
-        residual, x = _copied(residual), _copied(x)
+    if not all(each.is_contiguous() and _readable(each) for each in (residual, x)):
+        residual, x = _copied(residual), _copied(x)  # in this order
     (rows, inner), experts = x.shape, len(gate)
     sums = torch.empty(1, rows, experts, dtype=torch.float32, device=x.device)
     squares = torch.empty(1, rows, dtype=torch.float32, device=x.device)

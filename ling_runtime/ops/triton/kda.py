@@ -55,10 +55,12 @@ def kda_window_triton(
 ) -> tuple[Tensor, KdaStaged]:
     """projected [R, 5 H d + H] holding q|k|v|f|gate|beta -> (rows [R, D] of the output projection, staging).
 
-    `out` norms and projects the gated rows.
+    `out` norms and projects the gated rows. With a `lead`, all but `projected` is read before the wait of dependent
+    launches: the launch right in front may not have written it.
     """
     if window.rows > LONGEST or window.counts is not None or weights.conv.shape[1] != TAPS:
         return kda_window(projected, window, weights, state, linear)
+    assert state.lead is None or state.index is not None, "an index made here would be written right in front"
     heads, width = state.state.shape[1:3]
     index = state.index if state.index is not None else torch.arange(window.batch, device=projected.device)
     staged = state.staging or _staging(projected, window, state)

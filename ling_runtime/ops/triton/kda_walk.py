@@ -2,8 +2,8 @@
 
 Everything that a row needs is asked for two rows ahead: a load behind a store waits for what is stored, and a value
 that is used by the row that loads it costs every row a trip to the cache. Sums are in one order whatever the window.
-What the rows committed since have made of the state depends on no kernel of this step, so a captured step works it out
-before its wait.
+What the rows committed since the last window make of the state depends on no layer of this step, so a captured step
+works it out before its wait.
 """
 
 from __future__ import annotations
@@ -173,6 +173,13 @@ def _walk_ready(
 
 
 @triton.jit
+def _raw_before(pool, of_head, of_value, H: tl.constexpr, d: tl.constexpr):
+    """Of q, k and the v tile, the three committed rows before the window."""
+    C: tl.constexpr = 3 * H * d
+    return before(pool, of_head, C), before(pool, H * d + of_head, C), before(pool, of_value, C)
+
+
+@triton.jit
 def _nearest(at_lead, at_pool, since):
     """(the state to start from, its place in the chunk): the lead, or where there is none the chunk's own."""
     state = tl.load(at_lead, cache_modifier=WRITTEN) if since >= 0 else tl.load(at_pool, cache_modifier=WRITTEN)
@@ -197,7 +204,8 @@ def walk(
         taps_q, taps_k, taps_v = taps(conv, of_head), taps(conv, H * d + of_head), taps(conv, of_value)
         scale_f, bias_f = tl.load(scale + of_head), tl.load(bias + of_head)
         scale_b, bias_b = tl.load(scale + 2 * H * d + head), tl.load(bias + 2 * H * d + head)
-    if not LEAD:  # committed rows are stored again, which has to wait
+    SOON: tl.constexpr = LEAD and PDL > 0  # else committed rows are stored again, which has to wait, or none waits
+    if not SOON:
         enter(PDL)
     slot = tl.load(slots + request, cache_modifier=WRITTEN)
     start = tl.load(starts + request, cache_modifier=WRITTEN)
@@ -212,13 +220,13 @@ def walk(
     grid = staged_grid + request * chunks * (TM * STEP) + head * (4 * d + 1)
     row = projected + request * T * P
     if ALONE:
-        source = pool_conv + slot * (9 * H * d)
-        before_q, before_k = before(source, of_head, 3 * H * d), before(source, H * d + of_head, 3 * H * d)
-        before_v = before(source, of_value, 3 * H * d)
+        before_q, before_k, before_v = _raw_before(pool_conv + slot * (9 * H * d), of_head, of_value, H, d)
+    if ALONE and not SOON:  # asked for before anything is stored: a store waits for its value, and later loads with it
+        fresh = _new(row, of_head, mine, head, H, d)
     state = _committed(state, ring, grid, first, offset, tile, channel, mine, STEP, d, TM, not LEAD)
-    if LEAD:
+    if SOON:
         enter(PDL)
-    if ALONE:  # asked for before the state is stored: a store waits for its value, and later loads with it
+    if ALONE and SOON:
         fresh = _new(row, of_head, mine, head, H, d)
     ahead(then, (request * H + head) * (d // BV) + tile, tl.num_programs(2) * H * (d // BV), THEN_N, H * d, 32, PDL)
     if LEAD:

@@ -8,7 +8,8 @@ program of every kernel here waits before it writes, or reads what the kernel in
 skipped its wait would break its successor, not itself.
 
 What a kernel may read before its wait follows: weights, and whatever was written before the kernel in front of it. Its
-programs start when all of that one's have waited, so all that stands in front of that one has ended.
+programs start when all of that one's have waited, so all that stands in front of that one has ended; one that was
+launched without PDL, as torch's are, has not even begun before. (`experiments.compile_check` looks for the waits.)
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ class Parts(NamedTuple):
 def attend_splits(
     query: Tensor, rows: Tensor, table: Tensor, starts: Tensor, window: int, rank: int, scale: float, pages: int
 ) -> Parts:
-    """query [R, H, r + p] against the pages of `table` [B, n], `pages` of them a split."""
+    """query [R, H, r + p] against the pages of `table` [B, n], `pages` of them, a power of two, a split."""
     heads, batch = query.shape[1], table.shape[0]
     splits, tiles = triton.cdiv(table.shape[1], pages), triton.cdiv(window * heads, TILE)
     sums = torch.empty(batch, tiles * TILE, splits, rank, dtype=torch.float32, device=query.device)

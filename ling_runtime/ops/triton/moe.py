@@ -68,7 +68,8 @@ def expert_out(
     plan: Tensor | None = None, active: bool = False,
 ) -> Tensor:  # fmt: skip
     """What `expert_hidden` returned, through down [E, D, F] of each pair's expert -> [rows, s, D]; `active` says that a
-    kernel between them has activated one row, too.
+    kernel between them has activated one row, too. `ids` and `plan` are read before the wait of dependent launches: the
+    launch right in front may not have written them.
     """
     rows, (parts, slots) = len(ids), hidden.shape[:2]
     one = rows == 1 and not active
