@@ -184,7 +184,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, nargs="*", default=[1, 6, 17])
     parser.add_argument("--draft-path", type=Path, default=DRAFT_SHARD)
     parser.add_argument("--blocks", type=int, nargs="*", default=[8, 16], help="drafts of a DSPARK block")
-    parser.add_argument("--pdl", nargs="+", default=["off", "ahead"], choices=["off", "late", "early", "warm", "ahead"])
+    parser.add_argument("--pdl", nargs="+", default=["off", "early"], choices=["off", "late", "early"])
     parser.add_argument("--context", type=int, default=8192)
     parser.add_argument("--prompt", type=int, default=8192, metavar="ROWS", help="up to the context; 0: none")
     parser.add_argument("--kernel", nargs="*", default=[], metavar="OP=VARIANT", help="other variants of operators")

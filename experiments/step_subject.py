@@ -91,8 +91,6 @@ STACKS: dict[str, Setting] = {
     "triton": Setting(kernels=TRITON_ONLY),
     "pdl-off": Setting(pdl="off"),
     "pdl-late": Setting(pdl="late"),
-    "pdl-warm": Setting(pdl="warm"),
-    "pdl-ahead": Setting(pdl="ahead"),
 }
 """Captured steps; the first as the executor makes them here, the second with the post's gate."""
 

@@ -190,7 +190,7 @@ def _parser() -> _Parser:
     speculative_flags.add_flags(parser)
     add("--disable-cuda-graph", action="store_const", const=True, help="run every step eagerly, on a CUDA device too")
     add("--disable-overlap-schedule", action="store_const", const=True, help="read a step before queuing the next")
-    add("--pdl", choices=("off", "late", "early", "warm", "ahead"), help="default: the fastest known for this card")
+    add("--pdl", choices=("off", "late", "early"), help="default: the fastest known for this card")
     add("--graph-memory-mib", type=int, metavar="N", help="bound of what CUDA graphs hold; default: none")
     add("--engine-core", type=int, metavar="N", help="pins the engine thread to one core")
     add("--gc-threshold", type=int, nargs="+", metavar="N", help="of Python's collector, by generation; 0: never")

@@ -20,7 +20,7 @@ using bf16 = __nv_bfloat16;
 
 constexpr int WARPS = 8;
 constexpr int TILE = 16;
-constexpr int LATE = 1, EARLY = 2;  // positions of ops/triton/launch.py; those above are early, too
+constexpr int LATE = 1, EARLY = 2;  // positions of ops/triton/launch.py
 
 // One slice of K of T in shared memory: STEPS blocks of 32. Rows lie in pairs, an odd one off by as much as makes the
 // eight lanes that read 16 bytes of two neighbouring rows at once meet all 32 banks: in bf16 four of them read 64 bytes
@@ -42,7 +42,7 @@ __device__ __forceinline__ uint32_t address(const void* pointer) {
 
 __device__ __forceinline__ void depend(int pdl) {
     asm volatile("griddepcontrol.wait;" ::: "memory");
-    if (pdl >= EARLY) asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    if (pdl == EARLY) asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
 __device__ __forceinline__ void end(int pdl) {

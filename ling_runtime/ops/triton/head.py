@@ -15,7 +15,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from ling_runtime.config import TILE
 from ling_runtime.ops.registry import variant
-from ling_runtime.ops.triton.launch import enter, launch, leave, warm
+from ling_runtime.ops.triton.launch import enter, launch, leave
 from ling_runtime.ops.triton.linear import INTERPRETED, linear_triton, precision, row_tile_product, tiles_for
 
 if TYPE_CHECKING:
@@ -86,7 +86,6 @@ def _best_of_tile(
     block = tl.program_id(0)
     row = tl.program_id(1) * TM + tl.arange(0, TM)
     column = block * BN + tl.arange(0, BN)
-    warm(weight, column % V, K, K, BN, PDL)
     enter(PDL)
     zero = tl.zeros((TM, BN), tl.float32)
     total = row_tile_product(x, row, row < rows, K, weight, column % V, zero, K, BK, PRECISION)

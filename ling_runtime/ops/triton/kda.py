@@ -79,9 +79,9 @@ def kda_window_triton(
             **launch(), num_warps=1, enable_fp_fusion=False,
         )  # fmt: skip
     walk[(width // value_tile, heads, window.batch)](
-        projected, weights.conv, weights.gate_scale, weights.gate_bias, weights.o_norm, weights.out, state.conv,
+        projected, weights.conv, weights.gate_scale, weights.gate_bias, weights.o_norm, state.conv,
         state.ring, state.state, lead, walked, index, starts, staged.conv, staged.grid, staged.states, dots, gated,
-        squares, window.rows, window.chunks, window.closed_chunks, len(weights.out), weights.lower_bound, heads, width,
+        squares, window.rows, window.chunks, window.closed_chunks, weights.lower_bound, heads, width,
         value_tile, TILE, state.lead is not None, alone, **launch(), num_warps=1, enable_fp_fusion=False,
     )  # fmt: skip
     return out(gated, squares, weights, window.real_rows), staged

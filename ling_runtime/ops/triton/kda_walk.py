@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from ling_runtime.ops.triton.kda_rows import before, convolved, normed, sigmoid, stage, taps
-from ling_runtime.ops.triton.launch import WRITTEN, ahead, enter, leave
+from ling_runtime.ops.triton.launch import WRITTEN, enter, leave
 
 
 @triton.jit
@@ -188,8 +188,8 @@ def _nearest(at_lead, at_pool, since):
 
 @triton.jit(do_not_specialize=["T", "chunks", "closed"])
 def walk(
-    projected, conv, scale, bias, norm, then, pool_conv, pool_ring, pool_state, lead, walked, slots, starts,
-    staged_conv, staged_grid, staged_states, dots, out, squares, T, chunks, closed, THEN_N, bound, H: tl.constexpr,
+    projected, conv, scale, bias, norm, pool_conv, pool_ring, pool_state, lead, walked, slots, starts,
+    staged_conv, staged_grid, staged_states, dots, out, squares, T, chunks, closed, bound, H: tl.constexpr,
     d: tl.constexpr, BV: tl.constexpr, TM: tl.constexpr, LEAD: tl.constexpr, ALONE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """The recurrence of one head and a tile of value columns, to the gated rows and their parts of the norm."""
@@ -228,7 +228,6 @@ def walk(
         enter(PDL)
     if ALONE and SOON:
         fresh = _new(row, of_head, mine, head, H, d)
-    ahead(then, (request * H + head) * (d // BV) + tile, tl.num_programs(2) * H * (d // BV), THEN_N, H * d, 32, PDL)
     if LEAD:
         tl.store(at_lead, state)
     at = request * T * H + head

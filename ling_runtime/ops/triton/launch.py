@@ -1,11 +1,9 @@
-"""Programmatic dependent launch (PDL) for every Triton kernel of a step, as one switch with five positions.
+"""Programmatic dependent launch (PDL) for every Triton kernel of a step, as one switch with three positions.
 
 Off, a kernel starts when the one before it has ended. With PDL it starts as soon as all of that one's programs have
-said so (`late`: at their end, `early`: right after their own wait) and waits inside. `warm` is early, and asks for the
-kernel's own weights before the wait, some kilobytes an instruction; `ahead` is early, and the recurrence asks for the
-output projection's weights. The surprise is why that is safe: the wait is for the whole chain behind, because every
-program of every kernel here waits before it writes, or reads what the kernel in front of it writes; a kernel that
-skipped its wait would break its successor, not itself.
+said so (`late`: at their end, `early`: right after their own wait) and waits inside. The surprise is why that is safe:
+the wait is for the whole chain behind, because every program of every kernel here waits before it writes, or reads what
+the kernel in front of it writes; a kernel that skipped its wait would break its successor, not itself.
 
 What a kernel may read before its wait follows: weights, and whatever was written before the kernel in front of it. Its
 programs start when all of that one's have waited, so all that stands in front of that one has ended; one that was
@@ -24,11 +22,11 @@ import triton.language as tl
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-Pdl = Literal["off", "late", "early", "warm", "ahead"]
+Pdl = Literal["off", "late", "early"]
 WRITTEN = tl.constexpr(".cg")
 """Modifier of loads before the wait of what other kernels have written: that is in L2 by then, while a
 multiprocessor's own cache may hold what was there before."""
-_LEVELS: dict[Pdl, int] = {"off": 0, "late": 1, "early": 2, "warm": 3, "ahead": 4}
+_LEVELS: dict[Pdl, int] = {"off": 0, "late": 1, "early": 2}
 _mode: list[Pdl] = ["off"]
 
 
@@ -62,7 +60,7 @@ def enter(PDL: tl.constexpr):
     """Before the first dependent access: wait for the chain behind; `early` lets the next kernel start here."""
     if PDL > 0:
         tl.extra.cuda.gdc_wait()
-    if PDL >= 2:
+    if PDL == 2:
         tl.extra.cuda.gdc_launch_dependents()
 
 
@@ -71,44 +69,3 @@ def leave(PDL: tl.constexpr):
     """At a program's end: `late` lets the next kernel start here."""
     if PDL == 1:
         tl.extra.cuda.gdc_launch_dependents()
-
-
-@triton.jit
-def warm(weight, rows, stride, count: tl.constexpr, BN: tl.constexpr, PDL: tl.constexpr):
-    """Ask the cache for `count` elements (whole 16 bytes) of each of the BN `rows` of weight, a row at a time."""
-    if PDL == 3:
-        _fetch(weight, rows, rows >= 0, stride, count, BN)
-
-
-@triton.jit
-def ahead(weight, part, parts, N, K: tl.constexpr, BN: tl.constexpr, PDL: tl.constexpr):
-    """Ask the cache for this program's part of weight [N, K]: at most BN rows."""
-    if PDL == 4:
-        share = tl.cdiv(N, parts)
-        place = tl.arange(0, BN)
-        row = part * share + place
-        _fetch(weight, row, (place < share) & (row < N), K, K, BN)
-
-
-@triton.jit
-def _fetch(weight, rows, wanted, stride, count: tl.constexpr, BN: tl.constexpr):
-    size: tl.constexpr = count * weight.dtype.element_ty.primitive_bitwidth // 8
-    tl.inline_asm_elementwise(
-        """{
-        .reg .pred mine;
-        .reg .u32 thread;
-        mov.u32 thread, %tid.x;
-        setp.lt.u32 mine, thread, $2;
-        @mine cp.async.bulk.prefetch.L2.global [$1], $3;
-        mov.u32 $0, 0;
-        }""",
-        "=r,l,r,r",
-        [
-            (weight + rows * stride).to(tl.int64),
-            tl.where(wanted, BN, 0),
-            tl.full((BN,), size, tl.int32),
-        ],
-        dtype=tl.int32,
-        is_pure=False,
-        pack=1,
-    )

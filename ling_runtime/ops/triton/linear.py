@@ -16,7 +16,7 @@ import triton.language as tl
 
 from ling_runtime.config import TILE
 from ling_runtime.ops.registry import variant
-from ling_runtime.ops.triton.launch import enter, launch, leave, warm
+from ling_runtime.ops.triton.launch import enter, launch, leave
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -111,7 +111,6 @@ def _linear(
 ):  # fmt: skip
     row = tl.program_id(1) * TM + tl.arange(0, TM)
     column = tl.program_id(0) * BN + tl.arange(0, BN)
-    warm(weight, column % N, K, K, BN, PDL)
     total = tl.zeros((TM, BN), tl.float32)
     enter(PDL)
     total = row_tile_product(x, row, row < rows, stride, weight, column % N, total, K, BK, PRECISION)

@@ -15,7 +15,7 @@ import triton.language as tl
 
 from ling_runtime.config import TILE
 from ling_runtime.ops.registry import variant
-from ling_runtime.ops.triton.launch import enter, launch, leave, warm
+from ling_runtime.ops.triton.launch import enter, launch, leave
 from ling_runtime.ops.triton.linear import INTERPRETED, Tiles, precision, product
 
 if TYPE_CHECKING:
@@ -82,7 +82,6 @@ def _gate(
     row = tl.program_id(2) * TM + tl.arange(0, TM)
     column = tl.program_id(0) * BN + tl.arange(0, BN)
     split = tl.program_id(1)
-    warm(gate + split * SHARE, column % E, K, SHARE, BN, PDL)
     enter(PDL)
     total = tl.zeros((TM, BN), tl.float32)
     for k in range(0, SHARE, BK):
