@@ -26,7 +26,7 @@ from experiments.step_block import SHARD as DRAFT_SHARD
 from experiments.step_block import captured_of
 from ling_runtime.config import ModelConfig
 from ling_runtime.draft_config import DraftConfig
-from ling_runtime.draft_weights import draft_tensor_specs
+from ling_runtime.draft_table import draft_tensor_specs
 from ling_runtime.executor.dspark_graphs import BLOCK_VARIANTS, BlockStep, InjectStep
 from ling_runtime.executor.graphs import RANK_VARIANTS, VerifyStep, device_selection
 from ling_runtime.executor.relay import Relay
@@ -42,7 +42,7 @@ from ling_runtime.ops.triton.launch import pdl
 from ling_runtime.ops.triton.variants import register
 from ling_runtime.parallel.communicator import ALONE, Communicator
 from ling_runtime.speculation.dspark.proposer import DsparkProposer
-from ling_runtime.weights import TensorSpec, tensor_specs
+from ling_runtime.tensor_table import TensorSpec, tensor_specs
 
 SHARD = Path(__file__).parent.parent / "ling_runtime/checkpoints/ling_3_flash_rank_shard"
 SHARED_LIMIT = {90: 232448, 100: 232448}
