@@ -15,6 +15,7 @@ from hydra import compose, initialize_config_dir
 
 from experiments import composition, drawn, preview, schema, study
 from experiments.child import ROOT
+from experiments.comparison import runner
 from experiments.errors import ConfigError
 from experiments.spec import CellSpec, LauncherSpec, ModelSpec, SpeculationSpec, StudySpec
 from ling_runtime.config import ModelConfig
@@ -97,6 +98,12 @@ def test_a_run_ends_before_anything_starts(tmp_path: Path, capsys: pytest.Captur
     assert main(f"output_dir={tmp_path}/out") == 2
     assert "model.weights: drawn on engine.device=cpu" in json.loads(capsys.readouterr().out)["error"]
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("little")
+def test_so_does_an_arm_of_a_comparison(cell: CellSpec, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^model\.weights: drawn on engine\.device=cpu"):
+        runner.prepared("base", cell, replace(STUDY, output_dir=str(tmp_path)), base=cell, declared=None)
 
 
 @pytest.mark.usefixtures("little")
