@@ -26,7 +26,11 @@ def check_kernels(kernels: Mapping[str, str]) -> None:
         if operator not in known:
             raise ConfigError(f"kernels.{operator}", f"no such operator; allowed: {', '.join(sorted(known))}")
         if name not in known[operator]:
-            raise ConfigError(f"kernels.{operator}", f"{name!r} is not one of {', '.join(known[operator])}")
+            from ling_runtime.ops.registry import needs  # noqa: PLC0415 - imported by now
+
+            raise ConfigError(
+                f"kernels.{operator}", f"{name!r} is not one of {', '.join(known[operator])}{needs(name)}"
+            )
 
 
 def registered_variants() -> tuple[Variant, ...]:

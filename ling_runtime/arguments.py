@@ -14,7 +14,7 @@ import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NoReturn, get_args
 
-from ling_runtime import flags, speculative_flags
+from ling_runtime import flags, host, speculative_flags, step_flags
 from ling_runtime.config import ConfigError
 
 if TYPE_CHECKING:
@@ -119,9 +119,8 @@ class ServerConfig:
             _at_least("--num-threads", self.num_threads, 1)
         if self.graph_memory_mib is not None:
             _at_least("--graph-memory-mib", self.graph_memory_mib, 1)
-        for flag, value in (("--pdl", self.pdl), ("--graph-memory-mib", self.graph_memory_mib)):
-            if value is not None and (self.device != "cuda" or self.disable_cuda_graph):
-                raise ConfigError(f"{flag} {value}: only where steps are CUDA graphs (--device cuda)")
+        host.check_threshold(self.gc_threshold)
+        step_flags.check(self)
         if self.chunked_prefill_size != -1:
             _at_least("--chunked-prefill-size", self.chunked_prefill_size, 1)
 

@@ -24,12 +24,15 @@ PYTHONS_OWN = gc.get_freeze_count()
 
 
 def check(config: ServerConfig) -> None:
-    """ConfigError for a core that this process may not use, and for thresholds that Python would not take."""
+    """ConfigError for a core that this process may not use."""
     core, allowed = config.engine_core, _cores(0)
     if core is not None and core not in allowed:
         cores = ", ".join(map(str, allowed)) or "none, for this system pins no threads"
         raise ConfigError(f"--engine-core {core}: this process may use {cores} (engine.num_threads cores under run.py)")
-    threshold = config.gc_threshold
+
+
+def check_threshold(threshold: tuple[int, ...] | None) -> None:
+    """ConfigError for what Python would not take."""
     if threshold and (len(threshold) > GENERATIONS or min(threshold) < 0):
         given = " ".join(map(str, threshold))
         raise ConfigError(f"--gc-threshold {given}: allowed: one to {GENERATIONS} numbers from 0 on; 0 first: never")

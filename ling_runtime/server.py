@@ -19,14 +19,12 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from ling_runtime import host, speculative_flags
+from ling_runtime import host, speculative_flags, step_flags
 from ling_runtime.api.app import create_app
 from ling_runtime.api.service import Service
 from ling_runtime.arguments import ServerConfig, parse
 from ling_runtime.config import ConfigError, ModelConfig
 from ling_runtime.engine import Engine
-from ling_runtime.executor.graph_settings import GraphSettings
-from ling_runtime.executor.switches import Switches
 from ling_runtime.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -34,6 +32,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from ling_runtime.executor.draft import DraftSettings
+    from ling_runtime.executor.graph_settings import GraphSettings
     from ling_runtime.executor.interface import Executor
     from ling_runtime.parallel.ranks import Ranks
 
@@ -142,10 +141,10 @@ def replayed(config: ServerConfig) -> bool:
     if obstacle := speculative_flags.eager(config):
         log.warning("decode steps are eager: %s", obstacle)
         return False
-    from ling_runtime.ops.triton.variants import usable  # noqa: PLC0415 - it imports torch
+    from ling_runtime.ops.triton.variants import lacking  # noqa: PLC0415 - it imports torch
 
-    if not usable():
-        raise ConfigError("CUDA graphs need Triton and a CUDA device: install it, or give --disable-cuda-graph")
+    if why := lacking():
+        raise ConfigError(f"--device cuda: CUDA graphs need Triton and a CUDA device, and here is {why}; allowed: cpu")
     return True
 
 
@@ -154,38 +153,21 @@ def prompt_variants(config: ServerConfig) -> dict[str, str]:
     if config.prefill_kernels == "reference":
         return {}
     from ling_runtime.ops.prompt import PROMPT_VARIANTS  # noqa: PLC0415 - it imports torch
-    from ling_runtime.ops.triton.variants import usable  # noqa: PLC0415
+    from ling_runtime.ops.triton.variants import lacking  # noqa: PLC0415
 
-    if not usable():
-        raise ConfigError("--prefill-kernels triton: needs Triton and a CUDA device; allowed here: reference")
+    if why := lacking():
+        raise ConfigError(
+            f"--prefill-kernels triton: needs Triton and a CUDA device, and here is {why}; allowed: reference"
+        )
     return PROMPT_VARIANTS
-
-
-STEP_FLAGS = ("seq_lens_pin", "fused_verify_extend", "disable_draft_extend_cuda_graph", "glue_graph", "result_ring")
 
 
 def graph_settings(config: ServerConfig) -> GraphSettings | None:
     """What the flags say of replayed steps; None where there are none, and ConfigError for a flag of them then."""
-    if not replayed(config):
-        given = [f"--{name.replace('_', '-')}" for name in STEP_FLAGS if getattr(config, name)]
-        if config.simulated_accept_length is not None:
-            given.append(speculative_flags.SIMULATED_VARIABLE)
-        if given:
-            raise ConfigError(f"{', '.join(given)}: only where steps are CUDA graphs (--device cuda)")
-        return None
-    return GraphSettings(
-        overlap=not config.disable_overlap_schedule,
-        seq_lens_pin=config.seq_lens_pin,
-        pdl=config.pdl,
-        memory_mib=config.graph_memory_mib,
-        simulated_accept_length=config.simulated_accept_length,
-        switches=Switches(
-            fused_verify_extend=config.fused_verify_extend,
-            extend_graph=not config.disable_draft_extend_cuda_graph,
-            glue_graph=None if config.glue_graph is None else config.glue_graph == "on",
-            result_ring=config.result_ring,
-        ),
-    )
+    if replayed(config):
+        return step_flags.settings(config)
+    step_flags.refuse(config)
+    return None
 
 
 def device_variants(config: ServerConfig) -> dict[str, str]:

@@ -7,6 +7,7 @@ the server will read them again.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -78,7 +79,7 @@ class Ling(Engine):
         try:
             parse(self.command(cell, port=1, served_name="-").argv[len(PROGRAM) :], cell.env)
         except ModelConfigError as error:
-            raise ConfigError("engine.flags", f"the server would refuse its command line: {error}") from error
+            raise ConfigError(key_of(str(error), cell), f"the server would refuse its command line: {error}") from error
 
     def command(self, cell: CellSpec, *, port: int, served_name: str) -> Command:
         flags, further = self._flags(cell, port=port, served_name=served_name)
@@ -164,6 +165,13 @@ def check_replayed(cell: CellSpec) -> None:
 
 def kernel_flags(cell: CellSpec) -> list[str]:
     return [part for pair in sorted(cell.kernels.items()) for part in ("--kernel", "=".join(pair))]
+
+
+def key_of(refusal: str, cell: CellSpec) -> str:
+    """The key behind the flag that a refusal begins with."""
+    flag = re.match(r"(?:argument )?--([\w-]+)", refusal)
+    name = flag[1].replace("-", "_") if flag else ""
+    return f"engine.{name}" if hasattr(cell.engine, name) else "engine.flags"
 
 
 def _speculation_flags(speculation: SpeculationSpec) -> dict[str, Value]:

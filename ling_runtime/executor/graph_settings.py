@@ -36,11 +36,12 @@ class GraphSettings:
         length = self.simulated_accept_length
         if length is not None and not 1 <= length <= window:
             raise ConfigError(f"simulated accept length {length}: allowed: 1 to {window}, the rows of a window")
-        self._check_switches(drafting=window > 1, blocks=blocks)
+        self.check_switches(drafting=window > 1, blocks=blocks)
         if self.pdl not in (None, "off") and fastest == "off":
             raise ConfigError(f"pdl={self.pdl}: needs a card of compute capability 9.0 or more; allowed here: off")
 
-    def _check_switches(self, *, drafting: bool, blocks: bool) -> None:
+    def check_switches(self, *, drafting: bool, blocks: bool) -> None:
+        """The part that needs no card: ConfigError for switches that exclude each other, or the kind of drafts."""
         changed = [one.name for one in fields(Switches) if getattr(self.switches, one.name) != one.default]
         if blocks and changed:
             raise ConfigError(f"{', '.join(changed)}: not under speculative_algorithm DSPARK; allowed: NEXTN or none")

@@ -100,8 +100,19 @@ def _find(operator: str, name: str) -> Variant:
     if operator not in _VARIANTS:
         raise ConfigError(f"kernels.{operator}: unknown operator; allowed: {', '.join(sorted(_VARIANTS))}")
     if name not in _VARIANTS[operator]:
-        raise ConfigError(f"kernels.{operator}={name}: unknown variant; allowed: {', '.join(_VARIANTS[operator])}")
+        allowed = ", ".join(_VARIANTS[operator])
+        raise ConfigError(f"kernels.{operator}={name}: unknown variant; allowed: {allowed}{needs(name)}")
     return _VARIANTS[operator][name]
+
+
+MACHINES = {"triton": "Triton and a CUDA device", "cuda": "nvcc and a card of compute capability 9.0 or more"}
+"""What variants of these names are registered beside."""
+
+
+def needs(name: str) -> str:
+    """What a variant of that name may be missing for, to be said behind those that there are."""
+    kind = name.partition("_")[0]
+    return f"; {kind} variants are there where {MACHINES[kind]} are" if kind in MACHINES else ""
 
 
 def _reference_first(candidate: Variant) -> tuple[bool, str]:

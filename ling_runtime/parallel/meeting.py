@@ -33,7 +33,10 @@ def check_cards(size: int) -> None:
     if (seen := torch.cuda.device_count()) < size:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         why = "" if visible is None else f" (CUDA_VISIBLE_DEVICES={visible})"
-        raise ConfigError(f"tp_size={size}: a rank has a card of its own, and {seen} can be seen{why}; allowed: {seen}")
+        allowed = seen or "1, on a CPU"
+        raise ConfigError(
+            f"tp_size={size}: a rank has a card of its own, and {seen} can be seen{why}; allowed: {allowed}"
+        )
 
 
 def gather_place(size: int) -> TCPStore:

@@ -19,11 +19,17 @@ MODULES = (
 )  # fmt: skip
 
 
-def usable() -> bool:
-    """Triton is installed, and there is a device or the interpreter to run it."""
+def lacking() -> str:
+    """What Triton's variants lack here, in words; empty where there are Triton and a device or the interpreter."""
     if importlib.util.find_spec("triton") is None:
-        return False
-    return torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1"
+        return "no Triton"
+    if torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1":
+        return ""
+    return "no CUDA device"
+
+
+def usable() -> bool:
+    return not lacking()
 
 
 def register() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 
 from experiments.checks import checked
 from experiments.engines.ling_activation import expected, observed
@@ -188,6 +189,21 @@ def test_gates_of_simulated_acceptance_say_why_they_are_off(cell: CellSpec) -> N
 def test_flags_are_read_before_anything_starts(cell: CellSpec, flags: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         checked(with_flags(cell, **flags))
+
+
+@pytest.mark.parametrize(("key", "value"), [("device", "tpu"), ("dtype", "float16")])
+def test_a_refusal_names_the_key_of_the_flag_that_it_is_about(drawn: CellSpec, key: str, value: str) -> None:
+    wrong = replace(drawn, engine=replace(drawn.engine, command=(), **{key: value}))
+    with pytest.raises(ConfigError, match=rf"engine\.{key}: the server would refuse .*--{key}.*'{value}'"):
+        checked(wrong)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="only a machine without a card lacks one")
+def test_a_variant_for_a_card_is_not_taken_for_a_slip_of_the_pen(drawn: CellSpec) -> None:
+    with pytest.raises(ConfigError, match=r"kernels\.linear: 'cuda' is not one of .*; cuda variants are .* nvcc"):
+        checked(replace(drawn, kernels={"linear": "cuda"}))
+    with pytest.raises(ConfigError, match=r"kernels\.linear: 'slip' is not one of [^;]*$"):
+        checked(replace(drawn, kernels={"linear": "slip"}))
 
 
 def test_a_flag_reaches_the_command_line(cell: CellSpec) -> None:

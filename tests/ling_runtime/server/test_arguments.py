@@ -101,7 +101,8 @@ def test_the_mode_is_the_flag_s_or_sglang_s_variable_or_static() -> None:
 
 
 def test_acceptance_is_simulated_as_sglang_is_told_to(caplog: pytest.LogCaptureFixture) -> None:
-    chain = "--speculative-algorithm NEXTN --speculative-num-steps 3"
+    chain = "--device cuda --speculative-algorithm NEXTN --speculative-num-steps 3"
+    block = f"--device cuda {BLOCK}"
     assert parsed(chain).simulated_accept_length is None
     assert parsed(chain, {"SGLANG_SIMULATE_ACC_LEN": "3.25"}).simulated_accept_length == 3.25
     assert "answers mean nothing" in caplog.text
@@ -110,11 +111,11 @@ def test_acceptance_is_simulated_as_sglang_is_told_to(caplog: pytest.LogCaptureF
             parsed(chain, {"SGLANG_SIMULATE_ACC_LEN": wrong})
     with pytest.raises(ConfigError, match="unless --speculative-algorithm is given"):
         parsed("", {"SGLANG_SIMULATE_ACC_LEN": "2"})
-    assert parsed(BLOCK, {"SGLANG_SIMULATE_ACC_LEN": "6.5"}).simulated_accept_length == 6.5
+    assert parsed(block, {"SGLANG_SIMULATE_ACC_LEN": "6.5"}).simulated_accept_length == 6.5
     with pytest.raises(ConfigError, match="SGLANG_SIMULATE_ACC_LEN=0: allowed: 1 to the rows that a step verifies"):
-        parsed(BLOCK, {"SGLANG_SIMULATE_ACC_LEN": "0"})
+        parsed(block, {"SGLANG_SIMULATE_ACC_LEN": "0"})
     with pytest.raises(ConfigError, match=r"verify mode compact plans .* allowed: static"):
-        parsed(BLOCK + "--speculative-dspark-verify-mode compact", {"SGLANG_SIMULATE_ACC_LEN": "2"})
+        parsed(block + "--speculative-dspark-verify-mode compact", {"SGLANG_SIMULATE_ACC_LEN": "2"})
 
 
 def test_static_verification_says_that_it_schedules_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -94,7 +94,7 @@ def test_only_a_default_that_gave_way_is_warned_of(
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="only a machine without a card lacks one")
 def test_a_missing_device_is_an_error_that_names_the_way_out() -> None:
-    with pytest.raises(ConfigError, match="--disable-cuda-graph"):
+    with pytest.raises(ConfigError, match=r"--device cuda: .* and here is no (Triton|CUDA device); allowed: cpu"):
         asked("--device cuda")
 
 
@@ -171,6 +171,26 @@ def test_flags_of_replayed_steps_are_their_settings(monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_flags_of_replayed_steps_need_them(flag: str) -> None:
-    name = flag.split(maxsplit=1)[0]
-    with pytest.raises(ConfigError, match=f"{name}: only where steps are CUDA graphs"):
-        load(parse(["--model-path", "somewhere", *flag.split()]))
+    with pytest.raises(ConfigError, match=f"{flag}: only where steps are CUDA graphs"):
+        parse(["--model-path", "somewhere", *flag.split()])
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--seq-lens-pin --disable-overlap-schedule", "--seq-lens-pin: .* allowed without --disable-overlap-schedule"),
+        ("--fused-verify-extend", "fused_verify_extend: allowed under speculative_algorithm NEXTN"),
+        (
+            "--speculative-algorithm NEXTN --fused-verify-extend --disable-draft-extend-cuda-graph",
+            "fused_verify_extend: .* allowed with extend_graph only",
+        ),
+        (
+            "--speculative-algorithm DSPARK --speculative-draft-model-path d --glue-graph on",
+            "glue_graph: not under speculative_algorithm DSPARK",
+        ),
+        ("--gc-threshold -1", "--gc-threshold -1: allowed"),
+    ],
+)
+def test_what_excludes_each_other_is_found_on_the_command_line(flags: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parse(["--model-path", "somewhere", "--device", "cuda", *flags.split()], {})

@@ -117,7 +117,7 @@ def server_info(base_url: str) -> Any:
         return None
 
 
-async def run(args: argparse.Namespace) -> None:
+async def benchmark(args: argparse.Namespace) -> None:
     rows = json.loads(Path(args.dataset_path).read_text())[: args.num_prompts]
     start = time.perf_counter()
     outputs = [
@@ -153,4 +153,4 @@ def cli_main() -> None:
         parser.add_argument(name, type=int, required=True)
     for name in ("--served-model-name", "--extra-request-body"):
         parser.add_argument(name)
-    asyncio.run(run(parser.parse_known_args()[0]))
+    asyncio.run(benchmark(parser.parse_known_args()[0]))
