@@ -13,7 +13,7 @@ import argparse
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import torch
@@ -21,14 +21,16 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
+from experiments import allowed
 from experiments.compiled_kernel import Compiled, read, several_orders
 from experiments.step_block import SHARD as DRAFT_SHARD
 from experiments.step_block import captured_of
-from ling_runtime.config import ModelConfig
+from ling_runtime.arguments import kernels_of
+from ling_runtime.config import ConfigError, ModelConfig
 from ling_runtime.draft_config import DraftConfig
 from ling_runtime.draft_table import draft_tensor_specs
 from ling_runtime.executor.dspark_graphs import BLOCK_VARIANTS, BlockStep, InjectStep
-from ling_runtime.executor.graphs import RANK_VARIANTS, VerifyStep, device_selection
+from ling_runtime.executor.graphs import RANK_VARIANTS, VerifyStep, device_selection, missing_variants
 from ling_runtime.executor.relay import Relay
 from ling_runtime.memory.caches import Caches
 from ling_runtime.memory.draft import DraftPool
@@ -43,6 +45,9 @@ from ling_runtime.ops.triton.variants import register
 from ling_runtime.parallel.communicator import ALONE, Communicator
 from ling_runtime.speculation.dspark.proposer import DsparkProposer
 from ling_runtime.tensor_table import TensorSpec, tensor_specs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 SHARD = Path(__file__).parent.parent / "ling_runtime/checkpoints/ling_3_flash_rank_shard"
 SHARED_LIMIT = {90: 232448, 100: 232448}
@@ -123,7 +128,7 @@ def compiled(
     with patch.object(JITFunction, "run", compile_only):
         driver.set_active(StandIn(capability))
         weights = Unread(tensor_specs(config))
-        kernels = Kernels(device_selection(chosen, RANK_VARIANTS | BLOCK_VARIANTS | PROMPT_VARIANTS))
+        kernels = kernels_beside(chosen)
         model = Ling(config, weights, kernels, positions=context + 64, dtype=torch.bfloat16, ranks=ranks)
         caches = Caches(
             config, max_requests=1, pages=pages_for(context + 64), dtype=torch.bfloat16, device=torch.device("cpu")
@@ -147,6 +152,15 @@ def compiled(
             with torch.inference_mode():
                 model(torch.zeros(prompt, dtype=torch.int64), caches.begin(whole))
     return Compilation(sorted(found.values(), key=lambda kernel: -kernel.shared), list(windows.values()))
+
+
+def kernels_beside(chosen: dict[str, str]) -> Kernels:
+    """The device's variants, with those `chosen` instead; ConfigError for such as a captured step cannot run."""
+    register()
+    kernels = Kernels(device_selection(chosen, RANK_VARIANTS | BLOCK_VARIANTS | PROMPT_VARIANTS))
+    if missing := missing_variants(kernels, RANK_VARIANTS):
+        raise ConfigError(f"{', '.join(missing)}: allowed: variants that take lengths from the device, as Triton's do")
+    return kernels
 
 
 def windows_of(rows: list[int], context: int) -> list[tuple[int, int, int]]:
@@ -177,26 +191,42 @@ class Unheard(Communicator):
         self.size = size
 
 
-def main() -> int:
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Compile a step's kernels without a card.")
-    parser.add_argument("--model-path", type=Path, default=SHARD)
-    parser.add_argument("--capability", type=int, default=90, choices=sorted(SHARED_LIMIT))
-    parser.add_argument("--rows", type=int, nargs="*", default=[1, 6, 17])
-    parser.add_argument("--draft-path", type=Path, default=DRAFT_SHARD)
-    parser.add_argument("--blocks", type=int, nargs="*", default=[8, 16], help="drafts of a DSPARK block")
-    parser.add_argument("--pdl", nargs="+", default=["off", "early"], choices=["off", "late", "early"])
-    parser.add_argument("--context", type=int, default=8192)
-    parser.add_argument("--prompt", type=int, default=8192, metavar="ROWS", help="up to the context; 0: none")
-    parser.add_argument("--kernel", nargs="*", default=[], metavar="OP=VARIANT", help="other variants of operators")
-    parser.add_argument("--ranks", type=int, default=1, metavar="N", help="one of N ranks of the model; no DSPARK then")
-    options = parser.parse_args()
-    chosen = dict(pair.split("=", 1) for pair in options.kernel)
-    whole = ModelConfig.from_pretrained(options.model_path)
-    config = one_of_each(replace(whole.of_rank(options.ranks), vocab_size=whole.vocab_size // options.ranks))
-    draft = captured_of(DraftConfig.from_pretrained(options.draft_path), config.num_hidden_layers)
+    add, whole = parser.add_argument, allowed.whole
+    read_model, read_draft = (allowed.checkpoint(kind.from_pretrained) for kind in (ModelConfig, DraftConfig))
+    add("--model-path", dest="model", type=read_model, default=str(SHARD), metavar="FOLDER")
+    add("--capability", type=int, default=90, choices=sorted(SHARED_LIMIT))
+    add("--rows", type=whole(1, allowed.LONGEST), nargs="+", default=[1, 6, 17], help="of a window")
+    add("--draft-path", dest="draft", type=read_draft, default=str(DRAFT_SHARD), metavar="FOLDER")
+    add("--blocks", type=whole(1, allowed.LONGEST - 1), nargs="*", default=[8, 16],
+        help="drafts of a DSPARK block; empty: none")  # fmt: skip
+    add("--pdl", nargs="+", default=["off", "early"], choices=["off", "late", "early"])
+    add("--context", type=whole(1), default=8192)
+    add("--prompt", type=whole(0), default=8192, metavar="ROWS", help="up to the context; 0: none")
+    add("--kernel", nargs="*", default=[], metavar="OP=VARIANT", help="other variants of operators")
+    add("--ranks", type=whole(1), default=1, metavar="N", help="one of N ranks of the model; no DSPARK then")
+    options = parser.parse_args(argv)
+    with allowed.naming(parser, "--kernel"):
+        options.chosen = kernels_of(options.kernel)
+        kernels_beside(options.chosen)
+    with allowed.naming(parser, "--ranks", "; allowed: what divides all that ranks share out"):
+        rank = options.model.of_rank(options.ranks)
+    options.config = one_of_each(replace(rank, vocab_size=options.model.vocab_size // options.ranks))
+    if options.blocks and options.ranks == 1:
+        with allowed.naming(parser, "--draft-path", "; give --draft-path of this model's draft, or --blocks empty"):
+            options.draft = captured_of(options.draft, options.config.num_hidden_layers)
+            options.draft.check_target(options.config)
+    else:
+        options.draft = None
+    return options
+
+
+def main() -> int:
+    options = arguments()
     done = compiled(
-        config, draft if options.blocks and options.ranks == 1 else None, options.capability, options.rows,
-        options.blocks, options.pdl, options.context, options.prompt, chosen, Unheard(options.ranks),
+        options.config, options.draft, options.capability, options.rows, options.blocks, options.pdl,
+        options.context, options.prompt, options.chosen, Unheard(options.ranks),
     )  # fmt: skip
     for kernel in done.kernels:
         print(f"{kernel.name:<18}{kernel.shared:>8} bytes shared{kernel.warps:>4} warps")

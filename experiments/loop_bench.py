@@ -14,10 +14,11 @@ import statistics
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
-from experiments import card
+from experiments import allowed, card
 from experiments.step_block import SHARD as DRAFT_SHARD
 from ling_runtime.config import ModelConfig
 from ling_runtime.draft_config import DraftConfig
@@ -36,6 +37,9 @@ from ling_runtime.ops.prompt import PROMPT_VARIANTS
 from ling_runtime.ops.registry import Kernels
 from ling_runtime.speculation.dspark.proposer import DsparkProposer
 from ling_runtime.speculation.nextn import NextnProposer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 SHARD = Path(__file__).parent.parent / "ling_runtime/checkpoints/ling_3_flash_rank_shard"
 LOOPS = {
@@ -130,23 +134,37 @@ def measure(subject: Subject, drafts: int, loop: str, options: argparse.Namespac
     return lines
 
 
-def main() -> None:
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Host loop against device step on one card.")
-    parser.add_argument("--model-path", type=Path, default=SHARD)
-    parser.add_argument("--context", type=int, default=8192)
-    parser.add_argument("--chunk", type=int, default=8192, help="prompt tokens computed at a time")
-    parser.add_argument("--drafts", type=int, nargs="+", default=[3], help="0: no speculation")
-    parser.add_argument("--dspark", action="store_true", help="drafts are blocks of DSPARK, of so many")
-    parser.add_argument("--draft-path", type=Path, default=DRAFT_SHARD)
-    parser.add_argument("--accept", type=float, default=3.25, help="simulated accept length, the bonus counted")
-    parser.add_argument("--host-us", type=float, nargs="+", default=[0, 500, 1000, 2000, 4000, 6000])
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=Path("loop_bench.json"))
-    options = parser.parse_args()
+    add, whole = parser.add_argument, allowed.whole
+    read_model, read_draft = (allowed.checkpoint(kind.from_pretrained) for kind in (ModelConfig, DraftConfig))
+    add("--model-path", dest="model", type=read_model, default=str(SHARD), metavar="FOLDER")
+    add("--context", type=whole(1), default=8192)
+    add("--chunk", type=whole(1), default=8192, help="prompt tokens computed at a time")
+    add("--drafts", type=whole(0, allowed.LONGEST - 1), nargs="+", default=[3], help="0: no speculation")
+    add("--dspark", action="store_true", help="drafts are blocks of DSPARK, of so many")
+    add("--draft-path", dest="draft", type=read_draft, default=str(DRAFT_SHARD), metavar="FOLDER")
+    add("--accept", type=allowed.number(1), default=3.25, help="simulated accept length, the bonus counted")
+    add("--host-us", type=allowed.number(0), nargs="+", default=[0, 500, 1000, 2000, 4000, 6000])
+    add("--steps", type=whole(2), default=60)
+    add("--seed", type=int, default=0)
+    add("--out", type=allowed.file, default="loop_bench.json")
+    options = parser.parse_args(argv)
+    if options.dspark:
+        if 0 in options.drafts:
+            parser.error(f"argument --drafts: 0: allowed under --dspark: 1 to {allowed.LONGEST - 1}")
+        with allowed.naming(parser, "--draft-path", "; allowed: a draft of this model"):
+            options.draft.check_target(options.model)
+    most = min((drafts + 1 for drafts in options.drafts if drafts), default=allowed.LONGEST)
+    if options.accept > most:
+        parser.error(f"argument --accept: {options.accept}: allowed with these --drafts: 1 to {most}")
+    return options
+
+
+def main() -> None:
+    options = arguments()
     card.required()
-    config = ModelConfig.from_pretrained(options.model_path)
-    draft = DraftConfig.from_pretrained(options.draft_path) if options.dspark else None
+    config, draft = options.model, options.draft if options.dspark else None
     subject = Subject(config, draft, context=options.context, most_drafts=max(options.drafts), seed=options.seed)
     lines = [line for drafts in options.drafts for loop in LOOPS for line in measure(subject, drafts, loop, options)]
     options.out.write_text(json.dumps([asdict(line) for line in lines], indent=1) + "\n")

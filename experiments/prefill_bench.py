@@ -14,14 +14,14 @@ import statistics
 import time
 from collections import defaultdict
 from dataclasses import asdict
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
-from experiments import card
+from experiments import allowed, card
 from experiments.prefill_floor import KERNELS, REST, work
 from experiments.prefill_table import Family, Line, table
-from experiments.step_bench import SHARD, shortened
+from experiments.step_bench import SHARD, cut
 from experiments.step_floor import copy_bandwidth
 from experiments.step_subject import SwitchedKernels
 from ling_runtime.config import ModelConfig
@@ -35,6 +35,9 @@ from ling_runtime.model.ling import Ling
 from ling_runtime.model.nextn import Nextn
 from ling_runtime.ops.prompt import PROMPT_VARIANTS
 from ling_runtime.speculation.nextn import NextnProposer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 ROOM = 64
 STACKS = {"triton": PROMPT_VARIANTS, "library": PROMPT_VARIANTS | {"prompt_linear": "library"}, "reference": {}}
@@ -120,26 +123,29 @@ def measure(subject: Subject, stack: str, part: int, repeats: int, bandwidth: fl
     )
 
 
-def arguments() -> argparse.Namespace:
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Time to the first token on one card.")
-    parser.add_argument("--model-path", type=Path, default=SHARD, help="where a config.json is; weights are drawn")
-    parser.add_argument("--prompt", type=int, default=8192, metavar="ROWS")
-    parser.add_argument("--part", type=int, nargs="+", default=[8192], metavar="ROWS", help="computed at a time")
-    parser.add_argument("--stack", nargs="+", default=["triton"], choices=STACKS)
-    parser.add_argument("--no-draft", action="store_true", help="without the NEXTN layer")
-    parser.add_argument("--layers", type=int, help="keep only the first N layers: a quick look, or to fill a cache")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=Path("prefill_bench.json"))
-    return parser.parse_args()
+    add, whole, read_model = parser.add_argument, allowed.whole, allowed.checkpoint(ModelConfig.from_pretrained)
+    add("--model-path", dest="model", type=read_model, default=str(SHARD), metavar="FOLDER",
+        help="where a config.json is; weights are drawn")  # fmt: skip
+    add("--prompt", type=whole(1), default=8192, metavar="ROWS")
+    add("--part", type=whole(1), nargs="+", default=[8192], metavar="ROWS", help="computed at a time")
+    add("--stack", nargs="+", default=["triton"], choices=STACKS)
+    add("--no-draft", action="store_true", help="without the NEXTN layer")
+    add("--layers", type=int, help="keep only the first N layers: a quick look, or to fill a cache")
+    add("--repeats", type=whole(1), default=5)
+    add("--seed", type=int, default=0)
+    add("--out", type=allowed.file, default="prefill_bench.json")
+    options = parser.parse_args(argv)
+    options.config = cut(parser, options)
+    return options
 
 
 def main() -> None:
     options = arguments()
     card.required()
     bandwidth = copy_bandwidth()
-    config = shortened(ModelConfig.from_pretrained(options.model_path), options.layers)
-    subject = Subject(config, rows=options.prompt, seed=options.seed, draft=not options.no_draft)
+    subject = Subject(options.config, rows=options.prompt, seed=options.seed, draft=not options.no_draft)
     lines = []
     for stack in options.stack:
         for part in options.part:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.functional import linear
 
-from experiments import card
+from experiments import allowed, card
 from ling_runtime.memory.latent import PAGE, LatentPool, LatentView
 from ling_runtime.memory.window import Window
 from ling_runtime.ops.mla import MlaWeights
@@ -31,7 +31,7 @@ from ling_runtime.ops.triton.prompt_moe import experts_of
 from ling_runtime.ops.triton.prompt_router import route_prompt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from torch import Tensor
 
@@ -153,16 +153,20 @@ def microseconds(case: Case, rounds: int = 12) -> float:
     return 1e3 * float(statistics.median(a.elapsed_time(b) for a, b in pairwise(marks)))
 
 
-def main() -> None:
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Time tile candidates of a prompt's kernels.")
-    parser.add_argument("--warm", metavar="I/N", help="only compile every N-th case from I")
-    parser.add_argument("--rows", type=int, default=8192)
-    options = parser.parse_args()
+    parser.add_argument("--warm", type=allowed.share, metavar="I/N", help="only compile every N-th case from I")
+    parser.add_argument("--rows", type=allowed.whole(CHUNK), default=8192)
+    return parser.parse_args(argv)
+
+
+def main() -> None:
+    options = arguments()
     card.required()
     makers = (attention_cases, linear_cases, expert_cases, walk_cases)
     cases = [case for make in makers for case in make(options.rows)]
     if options.warm:
-        first, step = map(int, options.warm.split("/"))
+        first, step = options.warm
         cases = cases[first::step]
     for case in cases:
         try:

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from experiments import card
+from experiments import allowed, card
 from experiments.ablation import ablate, measure
 from experiments.ablation_table import SWITCHES
 from experiments.step_block import SHARD as DRAFT_SHARD
-from experiments.step_block import Drafted
+from experiments.step_block import Drafted, captured_of
 from experiments.step_floor import copy_bandwidth, nextn_bytes, step_bytes
 from experiments.step_subject import STACKS, Bench, captured, nextn, referred
 from ling_runtime.config import ModelConfig
@@ -136,35 +136,51 @@ def table(lines: Sequence[Line]) -> str:
 
 def shortened(config: ModelConfig, layers: int | None) -> ModelConfig:
     """The first `layers` layers of `config`, all of them by default."""
-    count = layers or config.num_hidden_layers
+    count = config.num_hidden_layers if layers is None else layers
     limits = {name: getattr(config, name)[:count] for name in LIMITS}
     return replace(config, num_hidden_layers=count, **limits)
 
 
-def arguments() -> argparse.Namespace:
+def cut(parser: argparse.ArgumentParser, options: argparse.Namespace) -> ModelConfig:
+    """The model as far as --layers keeps it: its experts have to be among what is measured."""
+    least, most = options.model.first_k_dense_replace + 1, options.model.num_hidden_layers
+    if options.layers is not None and not least <= options.layers <= most:
+        parser.error(f"argument --layers: {options.layers}: allowed for this model: {least} to {most}")
+    return shortened(options.model, options.layers)
+
+
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Decode step times on one card.")
-    parser.add_argument(
-        "--model-path", type=Path, default=SHARD, help="directory with a config.json; weights are drawn"
-    )
-    parser.add_argument("--rows", type=int, nargs="+", default=[1, 4, 6, 9, 17])
-    parser.add_argument(
-        "--stack", nargs="+", default=["reference", "default", "bf16-gate"], choices=["reference", *STACKS]
-    )
-    parser.add_argument("--nextn", type=int, nargs="*", default=[], metavar="DRAFTS", help="whole NEXTN steps, too")
-    parser.add_argument("--dspark", type=int, nargs="*", default=[], metavar="BLOCK", help="steps of a block, by part")
-    parser.add_argument("--draft-path", type=Path, default=DRAFT_SHARD, help="a draft's config.json; weights are drawn")
-    parser.add_argument("--accept", type=float, help="of --dspark: a simulated accept length, the bonus counted")
-    parser.add_argument("--context", type=int, default=8192)
-    parser.add_argument("--layers", type=int, help="keep only the first N layers: a quick look, or to fill a cache")
-    parser.add_argument("--steps", type=int, default=50)
-    parser.add_argument("--reference-steps", type=int, default=5)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=Path("step_bench.json"))
-    parser.add_argument(
-        "--ablation", nargs="*", choices=[switch.name for switch in SWITCHES], metavar="SWITCH",
-        help="each switch alone, off against on, instead of the table of steps; all of them by default",
-    )  # fmt: skip
-    return parser.parse_args()
+    add, whole = parser.add_argument, allowed.whole
+    read_model, read_draft = (allowed.checkpoint(kind.from_pretrained) for kind in (ModelConfig, DraftConfig))
+    add("--model-path", dest="model", type=read_model, default=str(SHARD), metavar="FOLDER",
+        help="with a config.json; weights are drawn")  # fmt: skip
+    add("--rows", type=whole(1), nargs="+", default=[1, 4, 6, 9, 17])
+    add("--stack", nargs="+", default=["reference", "default", "bf16-gate"], choices=["reference", *STACKS])
+    drafts = whole(1, allowed.LONGEST - 1)
+    add("--nextn", type=drafts, nargs="*", default=[], metavar="DRAFTS", help="whole NEXTN steps, too")
+    add("--dspark", type=drafts, nargs="*", default=[], metavar="BLOCK", help="steps of a block, by part")
+    add("--draft-path", dest="draft", type=read_draft, default=str(DRAFT_SHARD), metavar="FOLDER",
+        help="with a draft's config.json; weights are drawn")  # fmt: skip
+    add("--accept", type=allowed.number(1), help="of --dspark: a simulated accept length, the bonus counted")
+    add("--context", type=whole(1), default=8192)
+    add("--layers", type=int, help="keep only the first N layers: a quick look, or to fill a cache")
+    add("--steps", type=whole(2), default=50)
+    add("--reference-steps", type=whole(2), default=5)
+    add("--seed", type=int, default=0)
+    add("--out", type=allowed.file, default="step_bench.json")
+    add("--ablation", nargs="*", choices=[switch.name for switch in SWITCHES], metavar="SWITCH",
+        help="each switch alone, off against on, instead of the table of steps; all of them by default")  # fmt: skip
+    options = parser.parse_args(argv)
+    options.config = cut(parser, options)
+    if max(options.rows) > allowed.LONGEST and options.stack != ["reference"]:
+        parser.error(f"argument --rows: {max(options.rows)}: a captured step has 1 to {allowed.LONGEST}")
+    if options.dspark:
+        with allowed.naming(parser, "--draft-path", "; allowed: a draft of this model"):
+            captured_of(options.draft, options.config.num_hidden_layers).check_target(options.config)
+        if options.accept is not None and options.accept > min(options.dspark) + 1:
+            parser.error(f"argument --accept: {options.accept}: allowed with --dspark: 1 to {min(options.dspark) + 1}")
+    return options
 
 
 def main() -> None:
@@ -175,16 +191,15 @@ def main() -> None:
         raise SystemExit("error: --dspark and --ablation are measured on one card; allowed under torchrun: neither")
     say = partial(print, flush=True) if ranks.rank == 0 else _nothing
     bandwidth = copy_bandwidth()
-    config = shortened(ModelConfig.from_pretrained(options.model_path), options.layers)
     most = max(6, *options.rows)
-    bench = Bench(config, context=options.context, seed=options.seed, most_rows=most, ranks=ranks)
+    bench = Bench(options.config, context=options.context, seed=options.seed, most_rows=most, ranks=ranks)
     say(f"{ranks.size} ranks, {torch.cuda.memory_allocated() / 1e9:.1f} GB on this card")
     if options.ablation is not None:
         ablate(bench, options.ablation, steps=options.steps, out=options.out)
         return
     drafted = None
     if options.dspark:
-        drafted = Drafted(bench, DraftConfig.from_pretrained(options.draft_path), options.seed, options.accept)
+        drafted = Drafted(bench, options.draft, options.seed, options.accept)
     lines: list[Line] = []
     for stack in options.stack:
         steps = options.reference_steps if stack == "reference" else options.steps

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from experiments import card
+from experiments import allowed, card
 from experiments.tile_cases import cases
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from experiments.tile_cases import Case
 
 
@@ -39,15 +41,19 @@ def microseconds(case: Case, rounds: int = 7) -> float:
     return float(statistics.median(times[1:])) * 1e3 / case.copies
 
 
-def main() -> None:
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Time tile candidates on cold weights.")
-    parser.add_argument("--warm", metavar="I/N", help="only compile every N-th case from I")
-    parser.add_argument("--rows", type=int, nargs="+", default=[1, 6])
-    options = parser.parse_args()
+    parser.add_argument("--warm", type=allowed.share, metavar="I/N", help="only compile every N-th case from I")
+    parser.add_argument("--rows", type=allowed.whole(1, allowed.LONGEST), nargs="+", default=[1, 6])
+    return parser.parse_args(argv)
+
+
+def main() -> None:
+    options = arguments()
     card.required()
     chosen = [*cases(options.rows)]
     if options.warm:
-        first, step = map(int, options.warm.split("/"))
+        first, step = options.warm
         for case in chosen[first::step]:
             case.launch(0)
         return

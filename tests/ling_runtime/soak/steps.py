@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import ling_runtime
+from experiments import allowed
 from ling_runtime.executor.build import ExecutorSettings, load_executor
 from ling_runtime.executor.graph_settings import GraphSettings
 from ling_runtime.executor.interface import GREEDY, Admission, RowSampling
@@ -226,10 +227,10 @@ def problems(taken: Sequence[Reading], limits: Limits) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=2000)
-    parser.add_argument("--readings", type=int, default=12)
-    parser.add_argument("--requests", type=int, default=4)
-    parser.add_argument("--drafts", type=int, default=3)
+    parser.add_argument("--steps", type=allowed.whole(1), default=2000)
+    parser.add_argument("--readings", type=allowed.whole(1), default=12)
+    parser.add_argument("--requests", type=allowed.whole(1), default=4)
+    parser.add_argument("--drafts", type=allowed.whole(0), default=3)
     options = parser.parse_args()
     settings: dict[str, Any] = {"num_steps": options.drafts, "max_requests": options.requests, "context_length": 512}
     if torch.cuda.is_available():
