@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 Config = TypeVar("Config")
-LONGEST = 64
-"""Rows of the longest window that has a captured form (`ops/triton/kda.py`, `mla.py`)."""
 
 
 def whole(low: int, high: int | None = None) -> Callable[[str], int]:

@@ -26,9 +26,9 @@ from experiments.compiled_kernel import Compiled, read, several_orders
 from experiments.step_block import SHARD as DRAFT_SHARD
 from experiments.step_block import captured_of
 from ling_runtime.arguments import kernels_of
-from ling_runtime.config import ConfigError, ModelConfig
+from ling_runtime.config import WINDOW_ROWS, ConfigError, ModelConfig
 from ling_runtime.draft_config import DraftConfig
-from ling_runtime.draft_weights import draft_tensor_specs
+from ling_runtime.draft_table import draft_tensor_specs
 from ling_runtime.executor.dspark_graphs import BLOCK_VARIANTS, BlockStep, InjectStep
 from ling_runtime.executor.graphs import RANK_VARIANTS, VerifyStep, device_selection, missing_variants
 from ling_runtime.executor.relay import Relay
@@ -44,7 +44,7 @@ from ling_runtime.ops.triton.launch import pdl
 from ling_runtime.ops.triton.variants import register
 from ling_runtime.parallel.communicator import ALONE, Communicator
 from ling_runtime.speculation.dspark.proposer import DsparkProposer
-from ling_runtime.weights import TensorSpec, tensor_specs
+from ling_runtime.tensor_table import TensorSpec, tensor_specs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -197,9 +197,9 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     read_model, read_draft = (allowed.checkpoint(kind.from_pretrained) for kind in (ModelConfig, DraftConfig))
     add("--model-path", dest="model", type=read_model, default=str(SHARD), metavar="FOLDER")
     add("--capability", type=int, default=90, choices=sorted(SHARED_LIMIT))
-    add("--rows", type=whole(1, allowed.LONGEST), nargs="+", default=[1, 6, 17], help="of a window")
+    add("--rows", type=whole(1, WINDOW_ROWS), nargs="+", default=[1, 6, 17], help="of a window")
     add("--draft-path", dest="draft", type=read_draft, default=str(DRAFT_SHARD), metavar="FOLDER")
-    add("--blocks", type=whole(1, allowed.LONGEST - 1), nargs="*", default=[8, 16],
+    add("--blocks", type=whole(1, WINDOW_ROWS - 1), nargs="*", default=[8, 16],
         help="drafts of a DSPARK block; empty: none")  # fmt: skip
     add("--pdl", nargs="+", default=["off", "early"], choices=["off", "late", "early"])
     add("--context", type=whole(1), default=8192)

@@ -20,7 +20,7 @@ import torch
 
 from experiments import allowed, card
 from experiments.step_block import SHARD as DRAFT_SHARD
-from ling_runtime.config import ModelConfig
+from ling_runtime.config import WINDOW_ROWS, ModelConfig
 from ling_runtime.draft_config import DraftConfig
 from ling_runtime.dummy import DummyTensors
 from ling_runtime.executor.dspark_graphs import BLOCK_VARIANTS
@@ -141,7 +141,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--model-path", dest="model", type=read_model, default=str(SHARD), metavar="FOLDER")
     add("--context", type=whole(1), default=8192)
     add("--chunk", type=whole(1), default=8192, help="prompt tokens computed at a time")
-    add("--drafts", type=whole(0, allowed.LONGEST - 1), nargs="+", default=[3], help="0: no speculation")
+    add("--drafts", type=whole(0, WINDOW_ROWS - 1), nargs="+", default=[3], help="0: no speculation")
     add("--dspark", action="store_true", help="drafts are blocks of DSPARK, of so many")
     add("--draft-path", dest="draft", type=read_draft, default=str(DRAFT_SHARD), metavar="FOLDER")
     add("--accept", type=allowed.number(1), default=3.25, help="simulated accept length, the bonus counted")
@@ -152,10 +152,10 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     options = parser.parse_args(argv)
     if options.dspark:
         if 0 in options.drafts:
-            parser.error(f"argument --drafts: 0: allowed under --dspark: 1 to {allowed.LONGEST - 1}")
+            parser.error(f"argument --drafts: 0: allowed under --dspark: 1 to {WINDOW_ROWS - 1}")
         with allowed.naming(parser, "--draft-path", "; allowed: a draft of this model"):
             options.draft.check_target(options.model)
-    most = min((drafts + 1 for drafts in options.drafts if drafts), default=allowed.LONGEST)
+    most = min((drafts + 1 for drafts in options.drafts if drafts), default=WINDOW_ROWS)
     if options.accept > most:
         parser.error(f"argument --accept: {options.accept}: allowed with these --drafts: 1 to {most}")
     return options

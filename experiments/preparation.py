@@ -20,6 +20,7 @@ from experiments.checks import checked
 from experiments.clients.bench_serving import check_installed
 from experiments.cluster import spec as cluster
 from experiments.composition import convert
+from experiments.drawn import check_memory
 from experiments.engines.registry import engine_of
 from experiments.errors import ConfigError
 from experiments.files import once
@@ -73,6 +74,7 @@ def prepare(configs: Sequence[DictConfig]) -> Iterator[Plan]:
     for one in map(convert, configs):
         spec = checked(one.cell)
         check_programs(spec, one.study)
+        check_memory(spec, one.study)
         studies.setdefault(one.study, []).append(spec)
     for study, specs in studies.items():
         check_study(study)

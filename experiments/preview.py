@@ -11,9 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
-
-from experiments import calibration, summary
+from experiments import calibration, drawn, summary
 from experiments.audit import report
 from experiments.clients import bench_serving
 from experiments.engines.registry import engine_of
@@ -107,10 +105,17 @@ def _gpu(declared: str | None) -> Check:
 
 
 def _memory(item: Prepared) -> Check:
-    if not Path(item.cell.spec.model.path).is_dir():
-        return "memory", None, f"{item.cell.spec.model.path} is not on this machine's disk"
-    size = sum(file.stat().st_size for file in Path(item.cell.spec.model.path).glob("*.safetensors"))
-    available = psutil.virtual_memory().available
+    spec = item.cell.spec
+    if not Path(spec.model.path).is_dir():
+        return "memory", None, f"{spec.model.path} is not on this machine's disk"
+    available = drawn.available_bytes()
+    if spec.model.weights == "drawn":
+        size = drawn.machine_bytes(spec)
+        detail = f"{available / 2**30:.1f} GiB available for {size / 2**30:.2f} GiB of drawn weights"
+        if spec.engine.device != "cpu":
+            detail = f"{drawn.rank_bytes(spec) / 2**30:.2f} GiB of weights are drawn on each device, none of them here"
+        return "memory", available > size, detail
+    size = sum(file.stat().st_size for file in Path(spec.model.path).glob("*.safetensors"))
     detail = f"{available / 2**30:.1f} GiB available for a checkpoint of {size / 2**30:.2f} GiB"
     return "memory", available > MEMORY_FACTOR * size, detail
 

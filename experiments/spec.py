@@ -78,7 +78,7 @@ class ModelSpec:
     tokenizer_path: str | None = None
     revision: str | None = None
     weights: Literal["checkpoint", "drawn"] = "checkpoint"
-    """drawn: random, made on the device from config.json's shapes; for times, never for answers."""
+    """drawn: random, made on the device, whose memory must do, from config.json's shapes; for times, never answers."""
     drafts: dict[str, str] = field(default_factory=dict)
     """The model's DSpark drafts by block size, for `speculation.draft_path=null`."""
 

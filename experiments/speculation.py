@@ -191,7 +191,7 @@ def check(cell: CellSpec, target: ModelConfig) -> None:
 
 def check_draft(cell: CellSpec, target: ModelConfig) -> None:
     """Raises ConfigError."""
-    speculation, calibrated = cell.speculation, cell.calibrates
+    speculation, calibrated, drawn = cell.speculation, cell.calibrates, cell.model.weights == "drawn"
     assert speculation.draft_path is not None
     assert speculation.block_size is not None
     path = Path(speculation.draft_path)
@@ -200,11 +200,14 @@ def check_draft(cell: CellSpec, target: ModelConfig) -> None:
         draft.check_target(target)
     except ModelConfigError as error:
         raise ConfigError("speculation.draft_path", f"{path}: {error}") from error
-    if not [*path.glob("*.safetensors")]:
+    if not (drawn or [*path.glob("*.safetensors")]):
         raise ConfigError("speculation.draft_path", f"{path} holds no *.safetensors; expected a draft's directory")
     if speculation.block_size > draft.block_size:
         why = f"{path} was trained for blocks of {draft.block_size}; allowed: 1 to {draft.block_size}"
         raise ConfigError("speculation.block_size", f"{speculation.block_size} is too large: {why}")
+    if drawn and (calibrated or speculation.verify_mode != "static"):
+        key, allowed = ("calibration", "none") if calibrated else ("speculation.verify_mode", "static")
+        raise ConfigError(key, f"confidences of a draft that is drawn with its model plan nothing; allowed: {allowed}")
     if not draft.enable_confidence_head and (calibrated or speculation.verify_mode != "static"):
         key = "calibration" if calibrated else "speculation.verify_mode"
         raise ConfigError(key, f"{path} has no confidence head; allowed: speculation.verify_mode=static alone")

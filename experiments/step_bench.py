@@ -27,7 +27,7 @@ from experiments.step_block import SHARD as DRAFT_SHARD
 from experiments.step_block import Drafted, captured_of
 from experiments.step_floor import copy_bandwidth, nextn_bytes, step_bytes
 from experiments.step_subject import STACKS, Bench, captured, nextn, referred
-from ling_runtime.config import ModelConfig
+from ling_runtime.config import WINDOW_ROWS, ModelConfig
 from ling_runtime.draft_config import DraftConfig
 from ling_runtime.parallel.meeting import launched
 
@@ -157,7 +157,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         help="with a config.json; weights are drawn")  # fmt: skip
     add("--rows", type=whole(1), nargs="+", default=[1, 4, 6, 9, 17])
     add("--stack", nargs="+", default=["reference", "default", "bf16-gate"], choices=["reference", *STACKS])
-    drafts = whole(1, allowed.LONGEST - 1)
+    drafts = whole(1, WINDOW_ROWS - 1)
     add("--nextn", type=drafts, nargs="*", default=[], metavar="DRAFTS", help="whole NEXTN steps, too")
     add("--dspark", type=drafts, nargs="*", default=[], metavar="BLOCK", help="steps of a block, by part")
     add("--draft-path", dest="draft", type=read_draft, default=str(DRAFT_SHARD), metavar="FOLDER",
@@ -173,8 +173,8 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         help="each switch alone, off against on, instead of the table of steps; all of them by default")  # fmt: skip
     options = parser.parse_args(argv)
     options.config = cut(parser, options)
-    if max(options.rows) > allowed.LONGEST and options.stack != ["reference"]:
-        parser.error(f"argument --rows: {max(options.rows)}: a captured step has 1 to {allowed.LONGEST}")
+    if max(options.rows) > WINDOW_ROWS and options.stack != ["reference"]:
+        parser.error(f"argument --rows: {max(options.rows)}: a captured step has 1 to {WINDOW_ROWS}")
     if options.dspark:
         with allowed.naming(parser, "--draft-path", "; allowed: a draft of this model"):
             captured_of(options.draft, options.config.num_hidden_layers).check_target(options.config)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ling_runtime.draft_weights import draft_tensor_specs
-from ling_runtime.weights import nextn_specs, tensor_specs
+from ling_runtime.draft_table import draft_tensor_specs
+from ling_runtime.tensor_table import nextn_specs, tensor_specs
 
 if TYPE_CHECKING:
     from ling_runtime.config import ModelConfig

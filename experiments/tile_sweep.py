@@ -15,6 +15,7 @@ import torch
 
 from experiments import allowed, card
 from experiments.tile_cases import cases
+from ling_runtime.config import WINDOW_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +45,7 @@ def microseconds(case: Case, rounds: int = 7) -> float:
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Time tile candidates on cold weights.")
     parser.add_argument("--warm", type=allowed.share, metavar="I/N", help="only compile every N-th case from I")
-    parser.add_argument("--rows", type=allowed.whole(1, allowed.LONGEST), nargs="+", default=[1, 6])
+    parser.add_argument("--rows", type=allowed.whole(1, WINDOW_ROWS), nargs="+", default=[1, 6])
     return parser.parse_args(argv)
 
 

@@ -83,6 +83,8 @@ def attempt(run: Callable[[], Outcome]) -> Outcome:
 
 def run_record(options: argparse.Namespace) -> Outcome:
     cell = cell_of(options)
+    if cell.model.weights == "drawn":
+        raise ConfigError("model.weights", "a golden record is of trained weights; allowed: checkpoint")
     if options.url is None:
         destination(options, cell)  # found before a launch
     with live(cell, options) as server:

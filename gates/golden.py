@@ -156,6 +156,8 @@ def asking(cell: CellSpec, found: Reference) -> CellSpec:
 
 def misfit(golden: Golden, cell: CellSpec, change: Change) -> str | None:
     """Why a record says nothing about a cell; None if it does."""
+    if cell.model.weights == "drawn":
+        return "is of a checkpoint's weights, and this model's are drawn (model.weights)"
     revision = revision_of(cell.model)
     if golden.revision != revision:
         return f"is of other weights: {golden.revision}, not {revision}"

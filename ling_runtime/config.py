@@ -22,6 +22,9 @@ log = logging.getLogger(__name__)
 TILE = 16
 """Rows of a decode tile: always this many, so that a row's bits do not depend on its window."""
 
+WINDOW_ROWS = 64
+"""Rows of a request up to which Triton's kernels take its window. The references beyond cannot be recorded."""
+
 
 class ConfigError(ValueError):
     """A configuration this runtime cannot honour; the message names the key, its value and what is allowed."""

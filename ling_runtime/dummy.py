@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from ling_runtime.draft_config import DraftConfig
-from ling_runtime.draft_weights import draft_tensor_specs
-from ling_runtime.weights import TensorSpec, shard, tensor_specs
+from ling_runtime.draft_table import draft_tensor_specs
+from ling_runtime.tensor_table import TensorSpec, tensor_specs
+from ling_runtime.weights import shard
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ling_runtime.config import ConfigError
+from ling_runtime.config import WINDOW_ROWS, ConfigError
 from ling_runtime.executor.graph_settings import GraphSettings
 from ling_runtime.executor.switches import Switches
-from ling_runtime.speculative_flags import SIMULATED_VARIABLE
+from ling_runtime.speculative_flags import SIMULATED_VARIABLE, eager
 
 if TYPE_CHECKING:
     from ling_runtime.arguments import ServerConfig
@@ -38,6 +38,17 @@ def check(config: ServerConfig) -> None:
         )
     algorithm = config.speculative_algorithm
     settings(config).check_switches(drafting=algorithm == "NEXTN", blocks=algorithm == "DSPARK")
+    check_window(config)
+
+
+def check_window(config: ServerConfig) -> None:
+    """ConfigError for more drafts than a recorded window holds; asked again when the draft has said its block size."""
+    blocks = config.speculative_algorithm == "DSPARK"
+    drafts = config.speculative_dspark_block_size if blocks else config.speculative_num_steps
+    if drafts is None or drafts < WINDOW_ROWS or eager(config):
+        return
+    flag = "--speculative-dspark-block-size" if blocks else "--speculative-num-steps"
+    raise ConfigError(f"{flag} {drafts}: allowed where steps are CUDA graphs: 1 to {WINDOW_ROWS - 1}")
 
 
 def refuse(config: ServerConfig) -> None:

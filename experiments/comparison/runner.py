@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from experiments import study
 from experiments.checks import checked
 from experiments.comparison import ab, decision
+from experiments.drawn import check_memory
 from experiments.plan import Cell, flat
 from experiments.preparation import change_between, with_data
 from experiments.record import DECISION, DECISIONS
@@ -65,6 +66,7 @@ class Runner:
 def prepared(name: str, spec: CellSpec, study: StudySpec, *, base: CellSpec, declared: Declared | None) -> Prepared:
     """A cell of this name; its axes are what differs from `base`. Raises ConfigError."""
     whole = checked(replace(spec, change=declared.change) if declared else spec)
+    check_memory(whole, study)
     before, after = flat(base), flat(whole)
     varying = [key for key in dict.fromkeys((*before, *after)) if before.get(key) != after.get(key)]
     axes = {key: after.get(key) for key in varying if not key.startswith("change.")}

@@ -171,6 +171,9 @@ def key_of(refusal: str, cell: CellSpec) -> str:
     """The key behind the flag that a refusal begins with."""
     flag = re.match(r"(?:argument )?--([\w-]+)", refusal)
     name = flag[1].replace("-", "_") if flag else ""
+    drafting = name.removeprefix("speculative_").removeprefix("dspark_")
+    if drafting != name and getattr(cell.speculation, drafting, None) is not None:
+        return f"speculation.{drafting}"
     return f"engine.{name}" if hasattr(cell.engine, name) else "engine.flags"
 
 

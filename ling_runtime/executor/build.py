@@ -21,7 +21,8 @@ from ling_runtime.speculation.dspark.proposer import DsparkProposer
 from ling_runtime.speculation.dspark.schedule import load_schedule
 from ling_runtime.speculation.nextn import NextnProposer
 from ling_runtime.speculation.verification import RULES
-from ling_runtime.weights import load, tensor_specs
+from ling_runtime.tensor_table import tensor_specs
+from ling_runtime.weights import load
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from ling_runtime.config import ConfigError
 from ling_runtime.draft_config import DraftConfig
-from ling_runtime.draft_weights import CONFIDENCE, load_draft
+from ling_runtime.draft_table import CONFIDENCE
+from ling_runtime.draft_weights import load_draft
 from ling_runtime.dummy import DummyTensors
 from ling_runtime.memory.draft import DraftPool
 from ling_runtime.model.dspark import Dspark

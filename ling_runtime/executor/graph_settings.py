@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
-from ling_runtime.config import ConfigError
+from ling_runtime.config import WINDOW_ROWS, ConfigError
 from ling_runtime.executor.switches import DEFAULT, Switches
 
 if TYPE_CHECKING:
@@ -33,6 +33,10 @@ class GraphSettings:
         """ConfigError for what steps of `window` rows do not have, under DSPARK (`blocks`) or else; `fastest` is the
         card's mode of launch.
         """
+        if window > WINDOW_ROWS:
+            raise ConfigError(
+                f"a window of {window} rows: graphs hold {WINDOW_ROWS}, so up to {WINDOW_ROWS - 1} drafts"
+            )
         length = self.simulated_accept_length
         if length is not None and not 1 <= length <= window:
             raise ConfigError(f"simulated accept length {length}: allowed: 1 to {window}, the rows of a window")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ling_runtime.weights import tensor_specs
+from ling_runtime.tensor_table import tensor_specs
 
 if TYPE_CHECKING:
     from ling_runtime.config import ModelConfig

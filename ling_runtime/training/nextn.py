@@ -20,6 +20,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from ling_runtime.config import ModelConfig
+from ling_runtime.tensor_table import tensor_specs
 from ling_runtime.training import dense, draft
 from ling_runtime.training.decode import generate_greedily
 from ling_runtime.training.documents import plain, question
@@ -29,7 +30,7 @@ from ling_runtime.training.pretrain import balance, descend, parser_of, trainabl
 from ling_runtime.training.problems.generate import draw_problem
 from ling_runtime.training.replay import Replay
 from ling_runtime.training.schedule import Schedule
-from ling_runtime.weights import load, save, tensor_specs
+from ling_runtime.weights import load, save
 
 if TYPE_CHECKING:
     import argparse

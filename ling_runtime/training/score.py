@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING
 from tokenizers import Tokenizer
 
 from ling_runtime.config import ModelConfig
+from ling_runtime.tensor_table import tensor_specs
 from ling_runtime.training.acceptance import Span, accept_length, accepted_runs
 from ling_runtime.training.decode import generate_greedily
 from ling_runtime.training.documents import plain, question
 from ling_runtime.training.problems.generate import Problem, generate
-from ling_runtime.weights import load, tensor_specs
+from ling_runtime.weights import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

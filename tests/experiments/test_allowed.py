@@ -80,15 +80,6 @@ def test_it_names_the_option_and_what_is_allowed(program: str) -> None:
         assert (code, line[0] in last, part in last) == (2, True, True), (line, code, said)
 
 
-@pytest.mark.process
-def test_the_longest_window_is_that_of_the_kernels() -> None:
-    """Elsewhere, since importing them registers them."""
-    pytest.importorskip("triton")
-    program = "from ling_runtime.ops.triton import kda, mla; print(kda.LONGEST, mla.LONGEST)"
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert [*map(int, done.stdout.split())] == [allowed.LONGEST] * 2, done.stderr
-
-
 def test_what_is_allowed_is_read(tmp_path: Path) -> None:
     assert allowed.whole(1, 3)("3") == 3
     assert allowed.number(0)("2.5") == 2.5

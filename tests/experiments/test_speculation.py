@@ -10,7 +10,7 @@ import pytest
 from experiments.checks import checked
 from experiments.engines.registry import engine_of
 from experiments.errors import ConfigError
-from experiments.spec import CellSpec, ModelSpec, SpeculationSpec
+from experiments.spec import CalibrationSpec, CellSpec, ModelSpec, SpeculationSpec
 from ling_runtime.speculation.dspark.artifact import write as write_artifact
 from ling_runtime.speculation.dspark.identity import identity_of
 from tests.fakes.checkpoint import write_draft
@@ -133,6 +133,30 @@ def test_a_draft_without_weights_is_half_a_draft(make: Callable[..., CellSpec], 
     (path / "model.safetensors").unlink()
     with pytest.raises(ConfigError, match=r"speculation\.draft_path: .* holds no \*\.safetensors"):
         checked(make(draft_path=str(path)))
+
+
+def test_a_drawn_model_draws_its_draft_from_the_shapes_alone(
+    make: Callable[..., CellSpec], checkpoint: Path, tmp_path: Path
+) -> None:
+    path = write_draft(tmp_path / "draft")
+    (path / "model.safetensors").unlink()
+    cell = make(draft_path=str(path))
+    drawn = replace(cell, model=replace(cell.model, weights="drawn"))
+    line = " ".join(engine_of(drawn).command(checked(drawn), port=1, served_name="x").argv)
+    assert "--load-format dummy" in line
+    assert f"--speculative-draft-model-path {path}" in line
+    (path / "config.json").unlink()
+    with pytest.raises(ConfigError, match=r"speculation\.draft_path: .*no config\.json"):
+        checked(drawn)
+
+
+def test_confidences_of_a_drawn_draft_plan_nothing(make: Callable[..., CellSpec]) -> None:
+    cell = make(verify_mode="compact")
+    with pytest.raises(ConfigError, match=r"speculation\.verify_mode: .* plan nothing; allowed: static"):
+        checked(replace(cell, model=replace(cell.model, weights="drawn")))
+    calibrating = replace(make(), calibration=CalibrationSpec(name="dspark"))
+    with pytest.raises(ConfigError, match=r"calibration: .* plan nothing; allowed: none"):
+        checked(replace(calibrating, model=replace(calibrating.model, weights="drawn")))
 
 
 def artifact(directory: Path, cell: CellSpec, content: dict[str, Any], **made_with: Any) -> str:

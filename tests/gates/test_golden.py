@@ -152,6 +152,15 @@ def test_a_wrong_override_is_a_configuration_error(override, words, capsys):
     assert words in last_line(capsys)["reason"]
 
 
+def test_drawn_weights_are_neither_recorded_nor_checked(tmp_path, capsys):
+    path = tmp_path / "golden.json"
+    assert main(["record", "model.weights=drawn", "--out", str(path)]) == 2
+    assert "model.weights: a golden record is of trained weights" in last_line(capsys)["reason"]
+    assert not path.exists()
+    assert main(["check", "model.weights=drawn"]) == 2
+    assert "this model's are drawn" in last_line(capsys)["reason"]
+
+
 @pytest.mark.parametrize(("out", "words"), [("/proc/x/golden.json", "no record can be written"), (".", "a directory")])
 def test_a_place_that_takes_no_record_is_found_before_anything_is_asked(serve, out, words, capsys):
     assert main(["record", "--url", serve("--fault", "errors"), "--out", out, *SMALL]) == 2

@@ -155,6 +155,18 @@ def test_a_declaration_that_contradicts_the_difference_is_refused(named):
         store.reference(preserved)
 
 
+def test_drawn_weights_have_no_record_though_it_lies_beside_them(spec, named, taken, against, directory, monkeypatch):
+    monkeypatch.setattr(store, "DIRECTORY", directory)
+    assert isinstance(store.reference(spec), Reference), "it is the record that ships for the model of this name"
+    drawn = replace(spec, model=replace(spec.model, weights="drawn"))
+    gates, verdict, _ = against(drawn, ToyClient(fault="rotate_after", amount=20))
+    assert {name for name, gate in gates.items() if gate.status != "not_applicable"} == {"state_pollution"}
+    assert "this model's are drawn (model.weights)" in gates["byte_parity"].reason
+    assert (verdict.verdict, verdict.rule) == ("baseline", "no_baseline")
+    with pytest.raises(GoldenError, match="are drawn"):
+        store.reference(replace(named, model=drawn.model))
+
+
 def test_a_task_is_not_compared_but_its_floor_binds(against, named):
     task = replace(named, task=TaskSpec(name="gsm8k"))
     gates, verdict, _ = against(task, ToyClient(), task=answers(400, 500))

@@ -10,7 +10,8 @@ from safetensors.torch import save_file
 
 from ling_runtime.config import ConfigError
 from ling_runtime.draft_config import DraftConfig
-from ling_runtime.draft_weights import draft_tensor_specs, initialise_draft, load_draft, save_draft
+from ling_runtime.draft_table import draft_tensor_specs
+from ling_runtime.draft_weights import initialise_draft, load_draft, save_draft
 
 if TYPE_CHECKING:
     from pathlib import Path

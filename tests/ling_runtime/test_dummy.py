@@ -13,7 +13,7 @@ import torch
 import ling_runtime
 from ling_runtime.config import ConfigError, ModelConfig
 from ling_runtime.draft_config import DraftConfig
-from ling_runtime.draft_weights import draft_tensor_specs
+from ling_runtime.draft_table import draft_tensor_specs
 from ling_runtime.dummy import DummyTensors
 from ling_runtime.executor.build import ExecutorSettings, load_executor
 from ling_runtime.executor.draft import DraftSettings
@@ -23,7 +23,7 @@ from ling_runtime.memory.window import Window
 from ling_runtime.model.ling import Ling
 from ling_runtime.ops.registry import Kernels
 from ling_runtime.speculation.dspark.schedule import ScheduleSettings
-from ling_runtime.weights import tensor_specs
+from ling_runtime.tensor_table import tensor_specs
 
 CPU = torch.device("cpu")
 SHIPPED = Path(ling_runtime.__file__).parent / "checkpoints/ling_tiny"

@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import save_file
 
 from ling_runtime.config import ConfigError, ModelConfig
-from ling_runtime.weights import load, nextn_specs, save, shard, tensor_specs, unshard
+from ling_runtime.tensor_table import nextn_specs, tensor_specs
+from ling_runtime.weights import load, save, shard, unshard
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from triton.runtime import driver
 
-from ling_runtime.config import TILE
+from ling_runtime.config import TILE, WINDOW_ROWS
 from ling_runtime.ops.kda import KdaStaged, kda_window
 from ling_runtime.ops.registry import variant
 from ling_runtime.ops.triton.kda_out import normed_linear
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 VALUE_TILES = {9: 8, 10: 4}
 """Columns of the state per program, which is one warp, by major compute capability: 9 as measured on an H200
 (docs/gpu_switches.md), 10 as the post measured its own kernel on a B200."""
-LONGEST = 64
-"""Rows up to which a window comes here; longer ones (prefill), and windows of unequal rows, take the reference."""
 ALONE = 2
 """Rows up to which the walk makes them ready itself: fewer cost less so than a kernel before it."""
 TAPS = 4
@@ -58,7 +56,7 @@ def kda_window_triton(
     `out` norms and projects the gated rows. With a `lead`, all but `projected` is read before the wait of dependent
     launches: the launch right in front may not have written it.
     """
-    if window.rows > LONGEST or window.counts is not None or weights.conv.shape[1] != TAPS:
+    if window.rows > WINDOW_ROWS or window.counts is not None or weights.conv.shape[1] != TAPS:
         return kda_window(projected, window, weights, state, linear)
     assert state.lead is None or state.index is not None, "an index made here would be written right in front"
     heads, width = state.state.shape[1:3]

@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ling_runtime.config import TILE
+from ling_runtime.config import TILE, WINDOW_ROWS
 from ling_runtime.memory.latent import PAGE
 from ling_runtime.ops.mla import mla_window
 from ling_runtime.ops.registry import variant
@@ -40,8 +40,6 @@ SPLIT_PAGES = 2
 """Pages of one split: 128 keys."""
 MERGE_SPLITS, MERGE_COLUMNS = 64, 64
 """Splits added at a time, always as many, and columns of a merging program."""
-LONGEST = 64
-"""Rows up to which a window comes here; longer ones (prefill), and windows of unequal rows, take the reference."""
 
 
 @variant("mla_window", "triton", "rounding", "softmax in fp32 over splits of 128 keys, scale applied to the scores")
@@ -50,7 +48,7 @@ def mla_window_triton(
 ) -> Tensor:
     """projected [R, H (nope + p) + r + p + H] holding q|latent|k_rope|gate -> o [R, H v]; writes the cache."""
     window = cache.window
-    if window.rows > LONGEST or window.counts is not None:
+    if window.rows > WINDOW_ROWS or window.counts is not None:
         return mla_window(projected, cache, weights)
     heads, nope, rank = weights.key_up.shape
     rope, values = 2 * weights.rope.shape[-1], weights.value_up.shape[2]

@@ -22,8 +22,10 @@ from tokenizers import Tokenizer
 from torch import multiprocessing
 
 from ling_runtime.config import ModelConfig
-from ling_runtime.draft_weights import draft_tensor_specs, save_draft
+from ling_runtime.draft_table import draft_tensor_specs
+from ling_runtime.draft_weights import save_draft
 from ling_runtime.speculation.dspark.identity import checkpoint
+from ling_runtime.tensor_table import tensor_specs
 from ling_runtime.training.dspark.corpus import Corpus, parts, with_states
 from ling_runtime.training.dspark.evaluate import evaluate
 from ling_runtime.training.dspark.generate import write_rows
@@ -34,7 +36,7 @@ from ling_runtime.training.dspark.trajectories import MANIFEST, SETTINGS, Rows, 
 from ling_runtime.training.problems.generate import generate
 from ling_runtime.training.schedule import Schedule
 from ling_runtime.training.score import generate_answers
-from ling_runtime.weights import load, tensor_specs
+from ling_runtime.weights import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,12 +18,13 @@ from tokenizers import Tokenizer
 
 from ling_runtime.config import ConfigError, ModelConfig
 from ling_runtime.speculation.dspark.identity import checkpoint
+from ling_runtime.tensor_table import tensor_specs
 from ling_runtime.training.choice import Choice, Sampling
 from ling_runtime.training.decode import generate
 from ling_runtime.training.dspark.options import check_device
 from ling_runtime.training.dspark.prompts import Prompts
 from ling_runtime.training.dspark.trajectories import SETTINGS, Rows, Setting, Trajectories
-from ling_runtime.weights import load, tensor_specs
+from ling_runtime.weights import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

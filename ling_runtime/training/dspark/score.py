@@ -19,12 +19,13 @@ from ling_runtime.config import ConfigError, ModelConfig
 from ling_runtime.draft_config import DraftConfig
 from ling_runtime.draft_weights import load_draft
 from ling_runtime.speculation.dspark.identity import checkpoint
+from ling_runtime.tensor_table import tensor_specs
 from ling_runtime.training.dspark.evaluate import evaluate
 from ling_runtime.training.dspark.options import check_device
 from ling_runtime.training.dspark.target import Target
 from ling_runtime.training.dspark.trainer import Shared
 from ling_runtime.training.dspark.trajectories import Trajectories
-from ling_runtime.weights import load, tensor_specs
+from ling_runtime.weights import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ling_runtime.draft_weights import draft_tensor_specs
+from ling_runtime.draft_table import draft_tensor_specs
 from ling_runtime.training.dspark.batch import Batch
 from ling_runtime.training.dspark.blocks import Blocks, sample_blocks, step_noise, target_rows
 from ling_runtime.training.dspark.forward import forward

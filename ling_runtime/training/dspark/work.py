@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ling_runtime.tensor_table import tensor_specs
 from ling_runtime.training.dspark.channel import Inlet, Outlet, pin
 from ling_runtime.training.dspark.halves import make_states, train_draft
 from ling_runtime.training.dspark.progress import Reporter
@@ -15,7 +16,7 @@ from ling_runtime.training.dspark.run import RunDirectory
 from ling_runtime.training.dspark.supervise import say
 from ling_runtime.training.dspark.target import Target
 from ling_runtime.training.dspark.trainer import Trainer
-from ling_runtime.weights import load, tensor_specs
+from ling_runtime.weights import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,6 +18,7 @@ from gates.evidence import Accept
 from gates.judge import needs_of
 from gates.run import apply
 from gates.validity import activation_faults
+from tests.fakes.checkpoint import write_draft
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -199,6 +200,19 @@ def test_a_refusal_names_the_key_of_the_flag_that_it_is_about(drawn: CellSpec, k
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="only a machine without a card lacks one")
+def test_a_window_that_no_graph_holds_is_refused_by_its_key(drawn: CellSpec, tmp_path: Path) -> None:
+    chain = SpeculationSpec(algorithm="nextn", num_steps=64)
+    long = replace(drawn, speculation=chain)
+    with pytest.raises(ConfigError, match=r"^speculation\.num_steps: .* 64: .* 1 to 63$"):
+        checked(long)
+    assert checked(replace(long, engine=replace(long.engine, device="cpu"))).speculation.window == 65
+    assert checked(replace(long, speculation=replace(chain, num_steps=63))).speculation.window == 64
+    path = str(write_draft(tmp_path / "draft", block_size=64))
+    block = SpeculationSpec(algorithm="dspark", block_size=64, draft_path=path)
+    with pytest.raises(ConfigError, match=r"^speculation\.block_size: .* 64: .* 1 to 63$"):
+        checked(replace(drawn, speculation=block))
+
+
 def test_a_variant_for_a_card_is_not_taken_for_a_slip_of_the_pen(drawn: CellSpec) -> None:
     with pytest.raises(ConfigError, match=r"kernels\.linear: 'cuda' is not one of .*; cuda variants are .* nvcc"):
         checked(replace(drawn, kernels={"linear": "cuda"}))

@@ -11,7 +11,8 @@ import torch.distributed as dist
 
 from ling_runtime.executor.build import ExecutorSettings, build_executor
 from ling_runtime.parallel.group import GroupCommunicator
-from ling_runtime.weights import shard, tensor_specs
+from ling_runtime.tensor_table import tensor_specs
+from ling_runtime.weights import shard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -14,7 +14,8 @@ from ling_runtime.executor.draft import DraftSettings
 from ling_runtime.executor.interface import GREEDY
 from ling_runtime.parallel.communicator import ALONE, Communicator
 from ling_runtime.parallel.meeting import check_cards
-from ling_runtime.weights import tensor_specs, unshard
+from ling_runtime.tensor_table import tensor_specs
+from ling_runtime.weights import unshard
 from tests.ling_runtime.executor.driving import generate, prompt_of, warm
 from tests.ling_runtime.parallel.ranks import executor, together
 

@@ -9,12 +9,16 @@ import pytest
 import torch
 
 from ling_runtime.arguments import parse
-from ling_runtime.config import ConfigError
+from ling_runtime.config import ConfigError, ModelConfig
 from ling_runtime.executor.graph_settings import GraphSettings
 from ling_runtime.executor.switches import Switches
 from ling_runtime.server import device_variants, graph_settings, load, prompt_variants, replayed
+from ling_runtime.speculative_flags import fitted
+from tests.fakes.checkpoint import CONFIG, write_draft
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.ling_runtime.conftest import WriteDraft
 
 MLA = {"kv_lora_rank": 24, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 12}
@@ -194,3 +198,32 @@ def test_flags_of_replayed_steps_need_them(flag: str) -> None:
 def test_what_excludes_each_other_is_found_on_the_command_line(flags: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         parse(["--model-path", "somewhere", "--device", "cuda", *flags.split()], {})
+
+
+CUDA = ["--model-path", "somewhere", "--device", "cuda"]
+
+
+def test_a_window_beyond_what_graphs_hold_is_refused_where_steps_are_graphs() -> None:
+    chain = ["--speculative-algorithm", "NEXTN", "--speculative-num-steps"]
+    assert parse([*CUDA, *chain, "63"], {}).speculative_num_draft_tokens == 64
+    with pytest.raises(ConfigError, match=r"^--speculative-num-steps 64: allowed where .* graphs: 1 to 63$"):
+        parse([*CUDA, *chain, "64"], {})
+    assert parse([*CUDA, *chain, "64", "--disable-cuda-graph"], {}).speculative_num_steps == 64
+    assert parse([*CUDA[:2], *chain, "64"], {}).speculative_num_steps == 64
+    with pytest.raises(ConfigError, match="a window of 65 rows: graphs hold 64, so up to 63 drafts"):
+        GraphSettings().check(window=65, blocks=False, fastest="off")
+    GraphSettings().check(window=64, blocks=False, fastest="off")
+
+
+def test_so_is_a_block_its_draft_was_trained_for(tmp_path: Path) -> None:
+    target = ModelConfig.from_dict(CONFIG)
+    draft = str(write_draft(tmp_path / "draft", block_size=64))
+    block = [*CUDA, "--speculative-algorithm", "DSPARK", "--speculative-draft-model-path", draft]
+    size = "--speculative-dspark-block-size"
+    with pytest.raises(ConfigError, match=rf"^{size} 64: .* 1 to 63$"):
+        parse([*block, size, "64"], {})
+    with pytest.raises(ConfigError, match=rf"^{size} 64: .* 1 to 63$"):
+        fitted(parse(block, {}), target)
+    assert fitted(parse([*block, size, "63"], {}), target).speculative_num_draft_tokens == 64
+    eager = parse([*block, "--speculative-dspark-verify-mode", "cap-accept"], {})
+    assert fitted(eager, target).speculative_num_draft_tokens == 65

@@ -9,7 +9,8 @@ import pytest
 
 import ling_runtime
 from ling_runtime.config import ModelConfig
-from ling_runtime.weights import load, tensor_specs
+from ling_runtime.tensor_table import tensor_specs
+from ling_runtime.weights import load
 
 if TYPE_CHECKING:
     from torch import Tensor
