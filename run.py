@@ -23,7 +23,7 @@ from experiments import composition, hydra_output, schema, terminal
 from experiments.arguments import spelled
 from experiments.cluster import hydra_keys
 from experiments.errors import ConfigError, Interrupted
-from experiments.interrupts import interruptible, shielded
+from experiments.interrupts import heard, interruptible, shielded
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -60,9 +60,11 @@ def run() -> int:
     try:
         hydra_output.shown(compose)
     except SystemExit as stop:
+        heard()
         # Hydra's own way out: --help, or an error that it has explained; with a cause it is ours
         return refuse(stop.__cause__ or stop.__context__) if stop.code else 0
     except (HydraException, OmegaConfBaseException) as error:  # as they come under HYDRA_FULL_ERROR=1
+        heard()
         traceback.print_exc()
         return refuse(error)
     if refused:

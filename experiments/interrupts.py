@@ -23,12 +23,13 @@ STOPPING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 def interruptible() -> Iterator[None]:
     """Inside, a stopping signal raises Interrupted in the main thread. Signals that are ignored at the end stay so."""
     # A HUP that was ignored before us (nohup) stays ignored.
-    heard = [number for number in STOPPING if signal.getsignal(number) is not signal.SIG_IGN]
-    before = [signal.signal(number, _interrupt) for number in heard]
+    open_to = [number for number in STOPPING if signal.getsignal(number) is not signal.SIG_IGN]
+    before = [signal.signal(number, _interrupt) for number in open_to]
+    _numbers.clear()
     try:
         yield
     finally:
-        for number, handler in zip(heard, before, strict=True):
+        for number, handler in zip(open_to, before, strict=True):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, handler)
 
@@ -49,7 +50,17 @@ def ignore() -> None:
         signal.signal(stopping, signal.SIG_IGN)
 
 
+def heard() -> None:
+    """Raises Interrupted where a signal came: a library's clean-up may have put an exception of its own in place."""
+    if _numbers:
+        raise Interrupted(_numbers[0])
+
+
+_numbers: list[int] = []
+
+
 def _interrupt(number: int, _frame: object) -> None:
     ignore()
     disarm()
+    _numbers.append(number)
     raise Interrupted(number)
