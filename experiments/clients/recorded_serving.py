@@ -152,8 +152,8 @@ def tap(serving: Any, backend: str, out: TextIO) -> None:
 def settled(benchmark: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     """The client's load, with all that its start left behind collected first and then out of the collector's sight.
 
-    By then it is hundreds of thousands of objects, and one full collection of them in the middle of the load takes
-    longer than a prompt: the client would report it as the engine's first token.
+    All of the client's imports are in it, and a full collection of them in the middle of the load would be reported as
+    time that the engine took.
     """
 
     async def run(*args: Any, **options: Any) -> Any:
